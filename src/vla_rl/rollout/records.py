@@ -1,0 +1,74 @@
+"""What a rollout produces: one `Row` per replan and one `Episode` per (seed, draw).
+
+Plain frozen records without torch or mujoco types, so that they can be stored, replayed and judged anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class EpisodeSpec:
+    """One episode to run.
+
+    Attributes:
+        seed: environment seed (decides the initial state).
+        draw: index of this episode among those of its seed (decides the sampled tokens).
+    """
+
+    seed: int
+    draw: int = 0
+
+    @property
+    def episode_id(self) -> str:
+        return f"seed{self.seed:06d}_draw{self.draw:02d}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One replan: what the policy saw, what it sampled and how likely that was.
+
+    Attributes:
+        spec: the episode this row belongs to.
+        replan: 0-based index of the replan inside the episode.
+        frames: uint8 [camera, height, width, 3], lossless, in the order of `vla_rl.policy.prompt.CAMERAS`.
+        state_deg: float64 [6], joint degrees as observed (before normalisation).
+        bins: int16 [token], sampled action-token bins (block-relative).
+        logp: float32 [token], log-probability under the grammar-masked softmax at the sampling temperature.
+        legal_packed: uint8 [token, ceil(vocabulary / 8)], `numpy.packbits` of the legal-token mask at each token.
+        rng_key: (run seed, draw, environment seed, replan).
+        policy_digest: digest of the weights that sampled it.
+    """
+
+    spec: EpisodeSpec
+    replan: int
+    frames: np.ndarray
+    state_deg: np.ndarray
+    bins: np.ndarray
+    logp: np.ndarray
+    legal_packed: np.ndarray
+    rng_key: tuple[int, int, int, int]
+    policy_digest: str
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One finished episode.
+
+    Attributes:
+        spec: seed and draw.
+        metrics: flat JSON-able scalars from `vla_rl.sim.metrics` (centimetres, ticks, booleans).
+        replans: number of predicts.
+        tokens: action tokens sampled in the whole episode.
+        wall_s: wall time of the episode's own environment work.
+    """
+
+    spec: EpisodeSpec
+    metrics: dict[str, Any]
+    replans: int
+    tokens: int
+    wall_s: float

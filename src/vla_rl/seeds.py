@@ -1,0 +1,123 @@
+"""Named random streams and the registry of seed bands.
+
+In: a purpose and integer keys, or seed text such as ``"0-99,300"``. Out: independent `numpy` generators and checked seed
+tuples. Two purposes never share a stream, and two uses never share a band; what a stream is used for is not decided here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vla_rl.errors import ConfigError
+
+
+def stream(purpose: str, *key: int) -> np.random.Generator:
+    """A generator that depends on nothing but `purpose` and `key`.
+
+    The purpose is hashed (BLAKE2b, 16 bytes) into the entropy, so streams of different purposes are independent even
+    when their integer keys coincide: a boat's colour can carry no information about its position.
+
+    Args:
+        purpose: e.g. ``"token"``, ``"appearance"``, ``"demo-noise"``.
+        key: non-negative integers, e.g. (run seed, draw, environment seed, replan).
+    """
+    words = np.frombuffer(hashlib.blake2b(purpose.encode(), digest_size=16).digest(), dtype="<u4")
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([*map(int, words), *map(int, key)])))
+
+
+def parse_seeds(text: str | int) -> tuple[int, ...]:
+    """``"0-3,10"`` -> ``(0, 1, 2, 3, 10)``; inclusive ranges, order kept.
+
+    Raises:
+        ConfigError: on anything else, an empty list, a descending range or a seed given twice.
+    """
+    seeds: list[int] = []
+    for part in str(text).split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise ConfigError(
+                f"{part.strip()!r} is no seed and no range of seeds",
+                where=f"seed text {str(text)!r}",
+                remedy="write seeds as 0-99 or 300,301 or a mix of both",
+            )
+        stop = int(last) if dash else int(first)
+        if stop < int(first):
+            raise ConfigError(f"the range {part.strip()} runs backwards", where=f"seed text {str(text)!r}")
+        seeds.extend(range(int(first), stop + 1))
+    repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1}) if len(set(seeds)) < len(seeds) else []
+    if repeated:
+        raise ConfigError(f"seed {repeated[0]} is listed twice", where=f"seed text {str(text)!r}")
+    return tuple(seeds)
+
+
+def format_seeds(seeds: Sequence[int]) -> str:
+    """The inverse of `parse_seeds`: runs of consecutive seeds become ranges."""
+    parts: list[str] = []
+    start = 0
+    for i in range(1, len(seeds) + 1):
+        if i == len(seeds) or seeds[i] != seeds[i - 1] + 1:
+            first, last = seeds[start], seeds[i - 1]
+            parts.append(str(first) if first == last else f"{first}-{last}")
+            start = i
+    return ",".join(parts)
+
+
+@dataclass(frozen=True)
+class Band:
+    """A range of environment seeds and the uses that it is open to (`eval`, `train`, `demos`)."""
+
+    first: int
+    last: int
+    uses: frozenset[str]
+    purpose: str
+
+
+BANDS: tuple[Band, ...] = (
+    Band(0, 99, frozenset({"eval"}), "sim100, the documented held-out set"),
+    Band(200, 219, frozenset({"eval"}), "monitor in the loop"),
+    Band(300, 399, frozenset({"eval"}), "development: choosing a base, quickstart, benchmarks, tests"),
+    Band(500, 599, frozenset({"eval", "train"}), "probes and preflights of our own"),
+    Band(1000, 2999, frozenset({"eval", "train", "demos"}), "the documented experiments"),
+    Band(10000, 10199, frozenset({"eval"}), "confirmatory reads of our own registrations"),
+    Band(100000, 199999, frozenset({"demos"}), "demonstrations"),
+    Band(200000, 599999, frozenset({"train"}), "GRPO training streams"),
+    Band(700000, 2**31 - 1, frozenset({"eval"}), "reserved for outside evaluation"),
+)
+
+
+def check_use(seeds: Iterable[int], use: str, *, where: str) -> None:
+    """Refuse seeds whose band is not open to `use`.
+
+    Args:
+        seeds: environment seeds.
+        use: ``"train"``, ``"eval"`` or ``"demos"``.
+        where: the configuration key that named them.
+
+    Raises:
+        ConfigError: naming the first offending seed, its band and the bands that are open to this use.
+    """
+    for seed in seeds:
+        band = next((b for b in BANDS if b.first <= seed <= b.last), None)
+        if band is None or use not in band.uses:
+            reserved = f"reserved for: {band.purpose}" if band else "in no registered band"
+            open_bands = ", ".join(f"{b.first}-{b.last}" for b in BANDS if use in b.uses)
+            raise ConfigError(f"seed {seed} may not be used for {use}; it is {reserved}", where=where, remedy=f"seeds open to {use}: {open_bands}")
+
+
+def check_disjoint(train: Iterable[int], held_out: Iterable[int]) -> None:
+    """Refuse a run that would train on a state it is evaluated on.
+
+    Raises:
+        ConfigError: naming the shared seeds.
+    """
+    shared = sorted(set(train) & set(held_out))
+    if shared:
+        raise ConfigError(
+            f"{len(shared)} seeds are both trained on and held out: {format_seeds(shared)}",
+            where="geometry.train_seed_base and eval.seeds",
+            remedy="move one of the two bands",
+        )
