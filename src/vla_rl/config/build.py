@@ -1,7 +1,8 @@
 """Build a component from its `_target_` node: Hydra's instantiate behind an allow-list.
 
 In: a plain mapping with `_target_` and, as keyword arguments, the runtime objects that no file can hold. Out: the
-object. A configuration file is data: nothing outside `vla_rl` and the packages listed under `plugins:` is imported for it.
+object. A configuration file is data: nothing outside `vla_rl` and the packages listed under `plugins:` is imported
+for it.
 """
 
 from __future__ import annotations
