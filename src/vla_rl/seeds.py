@@ -1,7 +1,8 @@
 """Named random streams and the registry of seed bands.
 
-In: a purpose and integer keys, or seed text such as ``"0-99,300"``. Out: independent `numpy` generators and checked seed
-tuples. Two purposes never share a stream, and two uses never share a band; what a stream is used for is not decided here.
+In: a purpose and integer keys, or seed text such as ``"0-99,300"``. Out: independent `numpy` generators and checked
+seed tuples. Two purposes never share a stream, and two uses never share a band; what a stream is used for is not
+decided here.
 """
 
 from __future__ import annotations
@@ -105,7 +106,11 @@ def check_use(seeds: Iterable[int], use: str, *, where: str) -> None:
         if band is None or use not in band.uses:
             reserved = f"reserved for: {band.purpose}" if band else "in no registered band"
             open_bands = ", ".join(f"{b.first}-{b.last}" for b in BANDS if use in b.uses)
-            raise ConfigError(f"seed {seed} may not be used for {use}; it is {reserved}", where=where, remedy=f"seeds open to {use}: {open_bands}")
+            raise ConfigError(
+                f"seed {seed} may not be used for {use}; it is {reserved}",
+                where=where,
+                remedy=f"seeds open to {use}: {open_bands}",
+            )
 
 
 def check_disjoint(train: Iterable[int], held_out: Iterable[int]) -> None:

@@ -1,0 +1,52 @@
+# vla_rl. `make` or `make help` lists the targets; two commands do everything: `make run` and `make test`.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup gl run test test-slow lint type bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The first interpreter that is Python 3.12 or newer; `make PYTHON=/path/to/python setup` overrides it.
+PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo "$$p" && break; done)
+GL_PACKAGE := libosmesa6
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.installed ## create .venv and install the tested versions (seconds when nothing changed)
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@if [ -z "$(PYTHON)" ]; then echo "vla_rl needs Python 3.12 or newer; none is on the PATH."; \
+		echo "  remedy: install it, or run make PYTHON=/path/to/python3.12 setup"; exit 2; fi
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "Installing into $(VENV) (the first time downloads torch and takes minutes) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+gl: setup ## check off-screen rendering; install the one package it needs where that is possible
+	@$(BIN)/python -m vla_rl.sim.gl --quiet || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "Installing $(GL_PACKAGE) for off-screen rendering ..."; \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(GL_PACKAGE) >/dev/null; \
+		fi; $(BIN)/python -m vla_rl.sim.gl; }
+
+run: gl ## the quickstart: three GRPO steps on real episodes, evaluated before and after
+	@$(BIN)/vla-rl train experiment=quickstart
+
+test: gl ## the test suite (at most 10 minutes on two cores)
+	@$(BIN)/python -m pytest
+
+test-slow: gl ## the slow tests: 100-seed evaluations, long runs
+	@$(BIN)/python -m pytest -m slow
+
+lint: setup ## style and import order
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+type: setup ## static types
+	@$(BIN)/pyright
+
+bench: gl ## the benchmarks, each against its ceiling
+	@$(BIN)/python benchmarks/pace.py
+
+clean: ## remove the virtual environment and caches (never outputs/)
+	@rm -rf $(VENV) .pytest_cache .ruff_cache

@@ -1,0 +1,102 @@
+"""Build a component from its `_target_` node: Hydra's instantiate behind an allow-list.
+
+In: a plain mapping with `_target_` and, as keyword arguments, the runtime objects that no file can hold. Out: the
+object. A configuration file is data: nothing outside `vla_rl` and the packages listed under `plugins:` is imported
+for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from hydra.utils import instantiate
+
+from vla_rl.errors import ConfigError
+
+
+def build(node: Mapping[str, Any], *, plugins: Iterable[str] = (), where: str = "component", **runtime: Any) -> Any:
+    """Instantiate `node["_target_"]` with the node's other keys and the runtime objects.
+
+    Args:
+        node: plain mapping (no OmegaConf type).
+        plugins: packages besides `vla_rl` that may be built from.
+        where: configuration path, for messages.
+        runtime: objects that are not configuration, e.g. the policy for a sampler.
+
+    Raises:
+        ConfigError: a target outside the allow-list, one that does not exist, an unknown or a missing key.
+    """
+    allowed = ("vla_rl", *plugins)
+    if os.environ.get("HYDRA_INSTANTIATE_ALLOWLIST_OVERRIDE"):
+        raise ConfigError(
+            "HYDRA_INSTANTIATE_ALLOWLIST_OVERRIDE is set",
+            where="environment",
+            remedy="unset it; it switches off a safety check",
+        )
+    for path, target in _targets(node, where):
+        _check_allowed(target, allowed, path)
+    target = _locate(str(node["_target_"]), allowed, where)
+    config = {k: v for k, v in node.items() if k != "_target_"}
+    _check_arguments(target, config, runtime, where)
+    return instantiate({"_target_": node["_target_"], **config}, _partial_=True, _convert_="all")(**runtime)
+
+
+def _targets(node: Any, path: str) -> Iterable[tuple[str, str]]:
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            yield path, str(node["_target_"])
+        for name, child in node.items():
+            yield from _targets(child, f"{path}.{name}")
+    elif isinstance(node, list):
+        for i, child in enumerate(node):
+            yield from _targets(child, f"{path}[{i}]")
+
+
+def _check_allowed(target: str, allowed: tuple[str, ...], where: str) -> None:
+    if not any(target == name or target.startswith(name + ".") for name in allowed):
+        raise ConfigError(
+            f"_target_ {target!r} is outside the allowed packages ({', '.join(allowed)})",
+            where=where,
+            remedy="add its top-level package to plugins: if you trust its code",
+        )
+
+
+def _locate(target: str, allowed: tuple[str, ...], where: str) -> Any:
+    module_name, _, attribute = target.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"_target_ {target!r} does not exist: {error}", where=where, remedy="check the spelling of the class path"
+        ) from error
+    # An alias such as vla_rl.paths.os.system starts with an allowed name but lives elsewhere.
+    _check_allowed(f"{getattr(found, '__module__', '')}.{attribute}", allowed, where)
+    return found
+
+
+def _check_arguments(target: Any, config: Mapping[str, Any], runtime: Mapping[str, Any], where: str) -> None:
+    parameters = inspect.signature(target).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in config:
+        if name not in parameters:
+            close = get_close_matches(name, parameters, n=1)
+            raise ConfigError(
+                f"{target.__name__} takes no key {name!r}",
+                where=f"{where}.{name}",
+                remedy=f"did you mean {close[0]}?"
+                if close
+                else f"its keys are: {', '.join(p for p in parameters if p not in runtime)}",
+            )
+    missing = [n for n, p in parameters.items() if p.default is p.empty and n not in config and n not in runtime]
+    if missing:
+        raise ConfigError(
+            f"{target.__name__} needs {', '.join(missing)}",
+            where=where,
+            remedy="add the missing keys to the option file",
+        )

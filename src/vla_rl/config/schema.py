@@ -1,0 +1,286 @@
+"""Typed configuration: every key, its default, its unit and what it is for.
+
+In: nothing. Out: dataclasses that type the Hydra composition, and the table that registers them. This is the only place
+with defaults. Options under `conf/` name a schema and the values in which they differ from it. A component (a node
+with `_target_`) hands all of its keys to the constructor that it names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from omegaconf import MISSING
+
+
+def key(default: Any, help: str) -> Any:
+    """A configuration key with its help text (shown by `vla-rl train --help-keys`)."""
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata={"help": help})
+    return field(default=default, metadata={"help": help})
+
+
+# ---------------------------------------------------------------------------------------------------- the run itself
+@dataclass
+class RunConfig:
+    name: str = key("run", "name of the run; its directory is outputs/<name>/<run id>")
+    dir: str | None = key(None, "run directory, created exclusively (default: outputs/<name>/<UTC time>-<random>)")
+    resume: str | None = key(None, "run directory of a stopped run, to be continued with its own configuration")
+    seed: int = key(0, "run seed: enters every sampling key")
+    steps: int = key(3, "number of GRPO updates")
+    max_wall_s: float | None = key(None, "seconds until the run stops at the next safe point and says how to resume")
+    device: str = key("auto", "auto, cpu or cuda")
+    threads: int = key(2, "torch threads of the parent process; part of what makes a run repeatable")
+
+
+@dataclass
+class JobConfig:
+    """`run` of the commands that are not a GRPO run (eval, demos, sft)."""
+
+    dir: str | None = key(None, "output directory, created exclusively (default: outputs/<command>/<run id>)")
+    resume: str | None = key(None, "output directory of a stopped job, to be continued")
+    seed: int = key(0, "run seed: enters every sampling key")
+    max_wall_s: float | None = key(None, "seconds until the job stops at the next safe point and says how to resume")
+    device: str = key("auto", "auto, cpu or cuda")
+    threads: int = key(2, "torch threads of the parent process; part of what makes a job repeatable")
+
+
+@dataclass
+class GeometryConfig:
+    seeds: int = key(8, "spawn seeds (groups) per step")
+    draws: int = key(8, "draws (episodes) per seed")
+    temperature: float = key(1.0, "sampling temperature of the training rollouts")
+    train_seed_base: int = key(200000, "first training seed; step k uses base + k*seeds and the following")
+    min_group_std_cm: float = key(0.05, "groups whose rewards spread less (population std, cm) are dropped")
+    advantage_clip: float | None = key(None, "advantages are clipped to +-this; null leaves them")
+
+
+@dataclass
+class LossConfig:
+    clip_low: float = key(0.8, "lower bound of the token ratio")
+    clip_high: float = key(1.28, "upper bound of the token ratio (clip-higher)")
+    weighting: str = key("token", "token: every token of the wave counts the same; episode: every episode does")
+    old_logp: str = key("recompute", "old log-probabilities: recompute (the trainer's own forward pass) or rollout")
+
+
+@dataclass
+class OptimConfig:
+    lr: float = key(5e-6, "AdamW learning rate")
+    beta1: float = key(0.9, "AdamW first-moment decay")
+    beta2: float = key(0.95, "AdamW second-moment decay")
+    eps: float = key(1e-6, "AdamW epsilon")
+    weight_decay: float = key(0.0, "AdamW decoupled weight decay")
+    grad_clip: float = key(1.0, "global gradient norm is clipped to this")
+    warmup_steps: int = key(0, "the learning rate rises linearly over this many updates")
+    microbatch_rows: int = key(1, "rows per forward and backward pass (changes memory and speed, not the gradient)")
+
+
+@dataclass
+class EvalConfig:
+    seeds: str = key("200-219", "held-out environment seeds, e.g. 0-99 or 300,301")
+    temperature: float = key(0.0, "0 is greedy decoding")
+    slots: int = key(32, "episodes that run side by side")
+
+
+@dataclass
+class CheckpointConfig:
+    every: int = key(1, "updates between checkpoints")
+    keep: int = key(2, "newest checkpoints that are kept")
+    keep_rows: bool = key(False, "keep the replay rows of a wave after its update has been checkpointed")
+
+
+# ------------------------------------------------------------------------------------------------------- components
+@dataclass
+class PolicyConfig:
+    _target_: str = "vla_rl.policy.policy.load_policy"
+    checkpoint: str = key(MISSING, "bundled:<name> or a policy directory")
+    serve_head: str = key("ar", "which head acts: ar is the token head")
+    task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction given to the policy")
+
+
+@dataclass
+class SamplerConfig:
+    _target_: str = "vla_rl.policy.sampler.GrammarSampler"
+    batch_rows: int = key(16, "rows of one predict batch; smaller ones are padded to it")
+
+
+@dataclass
+class SimConfig:
+    _target_: str = "vla_rl.sim.env.BoatToDisk"
+    protocol: str = key("sim100b", "scene, spawn, control and success test under one name; results never mix protocols")
+    image_px: int = key(112, "camera width and height in pixels")
+    chunk_ticks: int = key(30, "ticks of one predicted chunk (30 ticks are one second)")
+    execute_ticks: int = key(30, "ticks of a chunk that are executed before the next predict")
+    max_ticks: int = key(900, "episode length in ticks")
+    terminate_on: str = key("success_strict", "success_documented, success_strict or never")
+    stop_hopeless: bool = key(False, "end an episode whose boat lies on its side, is over 25 cm away or off the table")
+
+
+@dataclass
+class SerialPoolConfig:
+    _target_: str = "vla_rl.rollout.pool.SerialPool"
+
+
+@dataclass
+class ProcessPoolConfig:
+    _target_: str = "vla_rl.rollout.pool.ProcessPool"
+    workers: int = key(2, "environment processes")
+    timeout_s: float = key(120.0, "a worker silent for longer is replaced and its episodes redone")
+
+
+@dataclass
+class RewardV1Config:
+    _target_: str = "vla_rl.rl.reward.RewardV1"
+    success_bonus: float = key(10.0, "cm granted for success")
+    tip_penalty: float = key(2.0, "cm taken if the boat ends tipped")
+    strike_penalty: float = key(5.0, "cm taken if the reset touched the boat")
+    progress_floor_cm: float | None = key(None, "lower bound of the progress term; null is the documented reward")
+
+
+@dataclass
+class TextStackConfig:
+    _target_: str = "vla_rl.rl.surfaces.TextStack"
+
+
+@dataclass
+class PatchOnlyConfig:
+    _target_: str = "vla_rl.rl.surfaces.PatchOnly"
+
+
+@dataclass
+class FullSurfaceConfig:
+    _target_: str = "vla_rl.rl.surfaces.Full"
+
+
+@dataclass
+class NoLoggerConfig:
+    _target_: str = "vla_rl.report.mirror.NoMirror"
+
+
+@dataclass
+class WandbLoggerConfig:
+    _target_: str = "vla_rl.report.mirror.WandbMirror"
+    project: str = key("vla_rl", "W&B project")
+    mode: str = key("offline", "online, offline or disabled")
+
+
+# --------------------------------------------------------------------------------------------- demonstrations and SFT
+@dataclass
+class DemosConfig:
+    seeds: str = key("100000-102999", "spawn seeds to attempt; only strict successes are kept")
+    workers: int = key(2, "recording processes")
+    shard_seeds: int = key(100, "seeds per shard; a finished shard is never recorded again")
+    record_every: int = key(5, "ticks between recorded rows (random phase per episode)")
+    noise_share: float = key(0.5, "share of episodes with joint noise while the labels stay clean")
+    miss_share: float = key(0.35, "share of episodes with a deliberate miss and its recovery (the miss is not stored)")
+
+
+@dataclass
+class SftConfig:
+    demos: str = key(MISSING, "directory written by `vla-rl demos`")
+    steps: int = key(1700, "optimiser steps")
+    batch_rows: int = key(512, "rows per step")
+    lr: float = key(8e-4, "AdamW peak learning rate, cosine to 3 % of it")
+    warmup_steps: int = key(200, "steps of linear warm-up")
+    beta1: float = key(0.9, "AdamW first-moment decay")
+    beta2: float = key(0.95, "AdamW second-moment decay")
+    weight_decay: float = key(0.05, "AdamW weight decay, on matrices only")
+    grad_clip: float = key(1.0, "global gradient norm is clipped to this")
+    shift_px: int = key(3, "random image shift per camera, pixels")
+    state_jitter_bins: int = key(2, "random jitter of the discretised state, bins")
+    codec_scale: float = key(15.0, "FAST quantisation scale; 10 is the released one")
+    codec_vocab: int = key(512, "size of the fitted action vocabulary")
+    save_at: list[int] = key([], "steps at which an extra policy directory is written")
+    log_every: int = key(50, "steps between log rows")
+    checkpoint_every_s: float = key(120.0, "seconds between resume points")
+
+
+# --------------------------------------------------------------------------------------------- primary configurations
+@dataclass
+class TrainRoot:
+    """`vla-rl train`"""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    policy: Any = MISSING
+    surface: Any = MISSING
+    sampler: Any = MISSING
+    sim: Any = MISSING
+    pool: Any = MISSING
+    geometry: GeometryConfig = field(default_factory=GeometryConfig)
+    reward: Any = MISSING
+    loss: LossConfig = field(default_factory=LossConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    logger: Any = MISSING
+    plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
+
+
+@dataclass
+class EvalRoot:
+    """`vla-rl eval`"""
+
+    run: JobConfig = field(default_factory=JobConfig)
+    policy: Any = MISSING
+    sampler: Any = MISSING
+    sim: Any = MISSING
+    pool: Any = MISSING
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
+
+
+@dataclass
+class DemosRoot:
+    """`vla-rl demos`"""
+
+    run: JobConfig = field(default_factory=JobConfig)
+    sim: Any = MISSING
+    demos: DemosConfig = field(default_factory=DemosConfig)
+    plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
+
+
+@dataclass
+class SftRoot:
+    """`vla-rl sft`"""
+
+    run: JobConfig = field(default_factory=JobConfig)
+    sft: SftConfig = field(default_factory=SftConfig)
+    task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction the policy learns")
+    plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
+
+
+ROOTS: dict[str, type] = {"config": TrainRoot, "eval": EvalRoot, "demos": DemosRoot, "sft": SftRoot}
+
+# (group, schema name) -> dataclass; an option `conf/<group>/<option>.yaml` names its schema in its defaults list.
+SCHEMAS: dict[tuple[str, str], type] = {
+    ("policy", "schema_policy"): PolicyConfig,
+    ("surface", "schema_text_stack"): TextStackConfig,
+    ("surface", "schema_patch_only"): PatchOnlyConfig,
+    ("surface", "schema_full"): FullSurfaceConfig,
+    ("sampler", "schema_grammar"): SamplerConfig,
+    ("sim", "schema_sim"): SimConfig,
+    ("pool", "schema_serial"): SerialPoolConfig,
+    ("pool", "schema_processes"): ProcessPoolConfig,
+    ("reward", "schema_v1"): RewardV1Config,
+    ("logger", "schema_none"): NoLoggerConfig,
+    ("logger", "schema_wandb"): WandbLoggerConfig,
+}
+
+
+def key_help() -> list[tuple[str, str, str]]:
+    """(key path, default, help) of every typed key, in file order."""
+    rows: list[tuple[str, str, str]] = []
+    seen: set[str] = set()
+    sections: list[tuple[str, type]] = []
+    for root in ROOTS.values():
+        sections += [(f.name, f.default_factory) for f in fields(root) if isinstance(f.default_factory, type)]
+    sections += [(group, schema) for (group, _), schema in SCHEMAS.items()]
+    for prefix, schema in sections:
+        for item in fields(schema):
+            path = f"{prefix}.{item.name}"
+            if item.name == "_target_" or path in seen:
+                continue
+            seen.add(path)
+            default = item.default_factory() if callable(item.default_factory) else item.default
+            rows.append((path, "required" if default == MISSING else str(default), item.metadata.get("help", "")))
+    return rows

@@ -1,0 +1,1 @@
+"""Statistics: exact intervals and the paired bootstrap (numpy and scipy only)."""
