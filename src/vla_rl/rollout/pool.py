@@ -54,10 +54,13 @@ class SerialPool(_Closing):
 
     Args:
         env_spec: plain dict with `_target_`, built by `vla_rl.config.build`.
+        plugins: packages besides `vla_rl` that the environment may come from.
+
+    An error of an environment is raised at once, with its traceback: there is no process to replace.
     """
 
-    def __init__(self, *, env_spec: Mapping[str, Any]) -> None:
-        self._slots = EnvSlots(env_spec)
+    def __init__(self, *, env_spec: Mapping[str, Any], plugins: Sequence[str] = ()) -> None:
+        self._slots = EnvSlots(env_spec, plugins)
 
     def reset(self, requests: Sequence[tuple[int, int]]) -> list[SlotResult]:
         return [self._slots.reset(slot, seed) for slot, seed in requests]
@@ -72,12 +75,15 @@ class SerialPool(_Closing):
 class _Worker:
     """Handle of one worker process."""
 
-    def __init__(self, index: int, generation: int, env_spec: Mapping[str, Any]) -> None:
+    def __init__(self, index: int, generation: int, env_spec: Mapping[str, Any], plugins: Sequence[str]) -> None:
         context = multiprocessing.get_context("spawn")  # fork would inherit GL, CUDA and thread state
         self.name = f"worker {index}" + (f" (replacement {generation})" if generation else "")
         self.connection, child = context.Pipe()
         self.process = context.Process(
-            target=worker_main, args=(child, dict(env_spec), index), name=f"vla-rl-worker-{index}", daemon=True
+            target=worker_main,
+            args=(child, dict(env_spec), tuple(plugins), index),
+            name=f"vla-rl-worker-{index}",
+            daemon=True,
         )
         with _environment(SINGLE_THREAD):
             self.process.start()
@@ -98,6 +104,7 @@ class ProcessPool(_Closing):
         workers: number of processes, at least 1.
         timeout_s: a worker that takes longer to answer one batch of commands counts as hung.
         env_spec: plain dict with `_target_`, built inside each worker.
+        plugins: packages besides `vla_rl` that the environment may come from.
         on_event: told of each `WorkerReplaced`.
 
     Raises:
@@ -105,15 +112,21 @@ class ProcessPool(_Closing):
     """
 
     def __init__(
-        self, *, workers: int, timeout_s: float, env_spec: Mapping[str, Any], on_event: OnEvent = ignore
+        self,
+        *,
+        workers: int,
+        timeout_s: float,
+        env_spec: Mapping[str, Any],
+        plugins: Sequence[str] = (),
+        on_event: OnEvent = ignore,
     ) -> None:
         if workers < 1 or timeout_s <= 0:
             raise errors.ConfigError(
                 f"a pool needs at least 1 worker and a positive timeout, not {workers} and {timeout_s} s", where="pool"
             )
-        self._spec, self._timeout_s, self._on_event = dict(env_spec), timeout_s, on_event
+        self._spec, self._plugins, self._timeout_s, self._on_event = dict(env_spec), plugins, timeout_s, on_event
         self._generations = [0] * workers
-        self._workers = [_Worker(index, 0, self._spec) for index in range(workers)]
+        self._workers = [_Worker(index, 0, self._spec, plugins) for index in range(workers)]
 
     def reset(self, requests: Sequence[tuple[int, int]]) -> list[SlotResult]:
         return self._serve([("reset", slot, seed) for slot, seed in requests])
@@ -193,7 +206,7 @@ class ProcessPool(_Closing):
         self._on_event(WorkerReplaced(worker.name, reason))
         worker.kill()
         self._generations[index] += 1
-        self._workers[index] = _Worker(index, self._generations[index], self._spec)
+        self._workers[index] = _Worker(index, self._generations[index], self._spec, self._plugins)
         return [SlotResult(slot, lost=f"{worker.name} {reason}") for _, slot, _ in batch]
 
 

@@ -19,7 +19,7 @@ from vla_rl.policy.sampler import GrammarSampler, Prediction, PredictRequest
 from vla_rl.rollout.events import EpisodeDone, EpisodeRestarted, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import Episode, EpisodeSpec, Row
-from vla_rl.rollout.worker import Sight, SlotResult
+from vla_rl.rollout.worker import SlotResult
 
 MAX_ATTEMPTS = 3  # of one episode; a fault that repeats this often is no accident
 
@@ -51,26 +51,25 @@ class _Playing:
 
     spec: EpisodeSpec
     attempt: int
-    sight: Sight | None = None
+    observation: Observation | None = None
     replan: int = 0
     tokens: int = 0
     wall_s: float = 0.0
     rows: list[Row] = field(default_factory=list)
 
     def request(self) -> PredictRequest:
-        assert self.sight is not None
-        observation = Observation(frames=self.sight.frames, state_deg=self.sight.state_deg)
-        return PredictRequest(observation=observation, seed=self.spec.seed, draw=self.spec.draw, replan=self.replan)
+        assert self.observation is not None
+        return PredictRequest(observation=self.observation, seed=self.spec.seed, draw=self.spec.draw, replan=self.replan)
 
     def record(self, prediction: Prediction, policy_digest: str, keep_row: bool) -> None:
-        assert self.sight is not None
+        assert self.observation is not None
         if keep_row:
             self.rows.append(
                 Row(
                     spec=self.spec,
                     replan=self.replan,
-                    frames=self.sight.frames,
-                    state_deg=self.sight.state_deg,
+                    frames=self.observation.frames,
+                    state_deg=self.observation.state_deg,
                     bins=prediction.bins,
                     logp=prediction.logp,
                     legal_packed=prediction.legal_packed,
@@ -160,7 +159,7 @@ def _advance(game: _Playing, result: SlotResult) -> bool:
     """Take a slot's answer into its episode; True when the episode has ended."""
     if result.lost is not None:
         return False
-    game.sight = result.sight
+    game.observation = result.observation
     game.wall_s += result.wall_s
     return result.done
 

@@ -19,17 +19,9 @@ import numpy as np
 
 from vla_rl import errors
 from vla_rl.config.build import build
+from vla_rl.policy.prompt import CAMERAS, Observation
 
-CAMERAS = ("top", "wrist")
 Batch = Sequence[tuple[str, int, Any]]
-
-
-@dataclass(frozen=True)
-class Sight:
-    """What an environment shows: frames uint8 [camera, height, width, 3] in the order top, wrist; state_deg float64 [6]."""
-
-    frames: np.ndarray
-    state_deg: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -38,7 +30,7 @@ class SlotResult:
 
     Attributes:
         slot: index of the slot.
-        sight: what is seen now; None when the episode was lost.
+        observation: what is seen now; None when the episode was lost.
         done: the episode has ended.
         metrics: the episode's metrics, when it has ended.
         wall_s: time that the environment worked on this command.
@@ -46,7 +38,7 @@ class SlotResult:
     """
 
     slot: int
-    sight: Sight | None = None
+    observation: Observation | None = None
     done: bool = False
     metrics: dict[str, Any] | None = None
     wall_s: float = 0.0
@@ -56,14 +48,14 @@ class SlotResult:
 class EnvSlots:
     """Environments by slot, used in-process by `SerialPool` and inside each worker of `ProcessPool`."""
 
-    def __init__(self, env_spec: Mapping[str, Any]) -> None:
-        self._spec = dict(env_spec)
+    def __init__(self, env_spec: Mapping[str, Any], plugins: Sequence[str]) -> None:
+        self._spec, self._plugins = dict(env_spec), plugins
         self._envs: dict[int, Any] = {}
 
     def prepare(self, slot: int) -> None:
         """Build the slot's environment if there is none yet (loads the model and the renderer)."""
         if slot not in self._envs:
-            self._envs[slot] = build(self._spec)
+            self._envs[slot] = build(self._spec, plugins=self._plugins, where="sim")
 
     def reset(self, slot: int, seed: int) -> SlotResult:
         started = time.perf_counter()
@@ -72,10 +64,10 @@ class EnvSlots:
         return SlotResult(slot, see(observation), wall_s=time.perf_counter() - started)
 
     def step(self, slot: int, chunk_deg: np.ndarray) -> SlotResult:
-        """Execute one chunk [tick, joint] in degrees."""
+        """Execute the first ticks of a chunk [tick, joint] in degrees, as many as the environment takes at a time."""
         started = time.perf_counter()
         env = self._envs[slot]
-        observation, _, terminated, truncated, _ = env.step(chunk_deg)
+        observation, _, terminated, truncated, _ = env.step(chunk_deg[: env.action_space.shape[0]])
         done = bool(terminated or truncated)
         metrics = env.metrics().as_dict() if done else None
         return SlotResult(slot, see(observation), done, metrics, time.perf_counter() - started)
@@ -86,7 +78,7 @@ class EnvSlots:
         self._envs.clear()
 
 
-def see(observation: Mapping[str, Any]) -> Sight:
+def see(observation: Mapping[str, Any]) -> Observation:
     """Check and pack an observation.
 
     Raises:
@@ -101,17 +93,17 @@ def see(observation: Mapping[str, Any]) -> Sight:
     state_deg = np.array(observation["state"], dtype=np.float64)
     if not np.isfinite(state_deg).all():
         raise errors.RolloutError(f"the joint state is not finite: {state_deg.tolist()}")
-    return Sight(np.stack([observation[camera] for camera in CAMERAS]), state_deg)
+    return Observation(np.stack([observation[camera] for camera in CAMERAS]), state_deg)
 
 
-def worker_main(connection: Connection, env_spec: dict[str, Any], first_slot: int) -> None:
+def worker_main(connection: Connection, env_spec: dict[str, Any], plugins: Sequence[str], first_slot: int) -> None:
     """Body of a worker process: answer batches of commands until the parent closes the pipe.
 
     Messages in: a list of ("reset", slot, seed) or ("step", slot, chunk). Messages out: ("ok", results), or
     ("user_error", class name, what, where, remedy) for an error that no retry can cure, or ("crash", traceback text).
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C goes to the whole group; the parent decides what to do
-    slots = EnvSlots(env_spec)
+    slots = EnvSlots(env_spec, plugins)
 
     def prepare(_: Batch) -> list[SlotResult]:
         slots.prepare(first_slot)
