@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vla_rl.errors import IntegrityError
@@ -43,33 +43,22 @@ def save_checkpoint(
     root: Path, step: int, parameters: NamedParameters, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
 ) -> Path:
     """Write `root/step_NNNN`; a checkpoint of that step that already exists is replaced only once the new one is whole."""
-    files = {
-        SURFACE: save({name: _cpu(parameter) for name, parameter in parameters}),
-        OPTIMIZER: save(
-            {
-                f"{name}.{field}": _cpu(value)
-                for name, parameter in parameters
-                for field, value in optimizer.state.get(parameter, {}).items()
-            }
-        ),
-    }
-    body = {
-        "format": FORMAT,
-        "step": step,
-        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
-        "state": dict(state),
-    }
-    text = dump_json(body)
-    files[STATE] = dump_json({"sha256": hashlib.sha256(text.encode()).hexdigest(), "body": json.loads(text)}, indent=1).encode()
-    final = root / f"step_{step:04d}"
-    temporary = root / f".step_{step:04d}.tmp"
+    final, temporary = root / f"step_{step:04d}", root / f".step_{step:04d}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    for name, data in files.items():
-        with open(temporary / name, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+    save_file({name: _cpu(parameter) for name, parameter in parameters}, temporary / SURFACE)
+    moments = {
+        f"{name}.{field}": _cpu(value)
+        for name, parameter in parameters
+        for field, value in optimizer.state.get(parameter, {}).items()
+    }
+    save_file(moments, temporary / OPTIMIZER)
+    digests = {name: _digest(temporary / name) for name in (SURFACE, OPTIMIZER)}
+    body = dump_json({"format": FORMAT, "step": step, "files": digests, "state": dict(state)})
+    own = hashlib.sha256(body.encode()).hexdigest()
+    (temporary / STATE).write_text(dump_json({"sha256": own, "body": json.loads(body)}, indent=1))
+    for name in (SURFACE, OPTIMIZER, STATE):
+        _fsync_file(temporary / name)
     fsync_dir(temporary)
     shutil.rmtree(final, ignore_errors=True)
     os.replace(temporary, final)
@@ -91,18 +80,17 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         outer = json.loads((path / STATE).read_bytes())
         body = outer["body"]
-        actual = {STATE: hashlib.sha256(dump_json(body).encode()).hexdigest()}
         expected = {STATE: outer["sha256"], **body["files"]}
-        data = {name: (path / name).read_bytes() for name in body["files"]}
+        actual = {STATE: hashlib.sha256(dump_json(body).encode()).hexdigest()}
+        actual |= {name: _digest(path / name) for name in body["files"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, str(error)) from error
-    actual |= {name: hashlib.sha256(content).hexdigest() for name, content in data.items()}
     for name, digest in expected.items():
         if actual[name] != digest:
             raise _damaged(path, f"{name} has another digest than the one recorded")
     if body["format"] != FORMAT:
         raise _damaged(path, f"format {body['format']}, not {FORMAT}")
-    return Checkpoint(path, body["step"], load(data[SURFACE]), load(data[OPTIMIZER]), body["state"])
+    return Checkpoint(path, body["step"], load_file(path / SURFACE), load_file(path / OPTIMIZER), body["state"])
 
 
 @torch.no_grad()
@@ -138,6 +126,19 @@ def prune(root: Path, keep: int) -> None:
 
 def _cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu").contiguous()
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fsync_file(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _damaged(path: Path, problem: str) -> IntegrityError:

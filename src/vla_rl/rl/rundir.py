@@ -39,7 +39,7 @@ class RunDir:
             UsageError: the directory exists and is not empty, or another process took it a moment ago.
         """
         path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
+        if any(entry.name != LOCK for entry in path.iterdir()):
             raise UsageError(
                 "the run directory exists and is not empty",
                 where=str(path),
@@ -80,8 +80,8 @@ class RunDir:
                 where=str(path / CONFIG),
                 remedy="resume with the run's own configuration, or start a new run",
             )
-        launches = [*json.loads((path / MANIFEST).read_bytes())["launches"], _launch(manifest)] if (path / MANIFEST).exists() else [_launch(manifest)]
-        write_atomic(path / MANIFEST, dump_json({"launches": launches}, indent=1).encode())
+        before = json.loads((path / MANIFEST).read_bytes())["launches"] if (path / MANIFEST).exists() else []
+        write_atomic(path / MANIFEST, dump_json({"launches": [*before, _launch(manifest)]}, indent=1).encode())
         return run
 
     @property
@@ -167,11 +167,13 @@ def _take(path: Path) -> int:
 
 
 def _create_exclusively(path: Path, text: str) -> None:
-    """Two processes may find the same empty directory; only one can create this file."""
-    with open(path, "x") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    """Two processes may find the same empty directory; only one can create this file, and it appears whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    write_atomic(temporary, text.encode())
+    try:
+        os.link(temporary, path)
+    finally:
+        temporary.unlink()
 
 
 def _launch(manifest: Mapping[str, Any]) -> dict[str, Any]:
