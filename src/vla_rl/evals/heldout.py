@@ -1,7 +1,7 @@
 """Sealed held-out evaluation: one episode per seed, indexed by seed, nothing told before the last one has ended.
 
-In: a sampler, a pool, a reward and seeds. Out: an `EvalResult` with counts, intervals and every episode. Which states are
-evaluated follows from the seed list alone, never from the order in which episodes end. Left out: comparing two
+In: a sampler, a pool, a reward and seeds. Out: an `EvalResult` with counts, intervals and every episode. Which states
+are evaluated follows from the seed list alone, never from the order in which episodes end. Left out: comparing two
 evaluations (`paired`).
 """
 

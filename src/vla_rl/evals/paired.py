@@ -1,6 +1,7 @@
 """Paired read of two evaluations of the same seeds.
 
-In: two `EvalResult`s. Out: what changed, with an interval over seeds. No verdict words: judging belongs to a registration.
+In: two `EvalResult`s. Out: what changed, with an interval over seeds. No verdict words: judging belongs to a
+registration.
 """
 
 from __future__ import annotations
