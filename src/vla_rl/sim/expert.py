@@ -151,14 +151,7 @@ class ScriptedExpert:
         ok = fail is None and metrics.success_strict and sample.placed()
         fail = fail or (None if ok else "misplaced")
         return ExpertEpisode(
-            ok,
-            fail,
-            self._log.frames,
-            np.array(self._log.targets_deg),
-            np.array(self._log.trainable),
-            metrics,
-            noisy,
-            missed,
+            ok, fail, self._log.frames, np.array(self._log.targets_deg), np.array(self._log.trainable), metrics, noisy, missed
         )
 
     def _perform(self, missed: bool) -> str | None:
@@ -208,14 +201,7 @@ class ScriptedExpert:
             self._tick(start_deg + (goal_deg - start_deg) * (k / ticks))
 
     def _line(
-        self,
-        goal_m: np.ndarray,
-        tool: np.ndarray,
-        heading: float | None,
-        jaw_deg: float,
-        speed_deg_s: float,
-        pieces: int,
-        vertical_weight: float = 0.1,
+        self, goal_m: np.ndarray, tool: np.ndarray, heading: float | None, jaw_deg: float, speed_deg_s: float, pieces: int, vertical_weight: float = 0.1
     ) -> ArmPose:
         """Straight in space: the tool point from where the reference has it to `goal_m`."""
         joints_rad = np.deg2rad(self._reference_deg[:5])
@@ -223,12 +209,7 @@ class ScriptedExpert:
         pose = ArmPose(joints_rad, 0.0, 1.0)
         for part in np.linspace(0.0, 1.0, pieces + 1)[1:]:
             pose = self.arm.solve(
-                start_m + part * (goal_m - start_m),
-                tool,
-                pose.joints_rad,
-                jaw_heading_rad=heading,
-                vertical_weight=vertical_weight,
-                iterations=25,
+                start_m + part * (goal_m - start_m), tool, pose.joints_rad, jaw_heading_rad=heading, vertical_weight=vertical_weight, iterations=25
             )
             self._move(pose.joints_rad, jaw_deg, speed_deg_s)
         return pose
@@ -275,9 +256,7 @@ class ScriptedExpert:
         assert rng is not None
         self._log.recording = False
         angle, radius_m = rng.uniform(-np.pi, np.pi), rng.uniform(0.008, 0.035)
-        self._approach(
-            radius_m * np.array([np.cos(angle), np.sin(angle)]), rng.uniform(-0.7, 0.7), rng.uniform(0.3, 1.0)
-        )
+        self._approach(radius_m * np.array([np.cos(angle), np.sin(angle)]), rng.uniform(-0.7, 0.7), rng.uniform(0.3, 1.0))
         if rng.random() < 0.5:
             self._move(np.deg2rad(self._reference_deg[:5]), CLOSED_DEG, NEAR_DEG_S)
         self._log.recording = True

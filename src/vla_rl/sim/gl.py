@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 APT_OSMESA = "apt-get install -y --no-install-recommends libosmesa6"
 APT_EGL = "apt-get install -y --no-install-recommends libegl1 libgl1"
-_LIBRARIES = {
-    "egl": (("libEGL.so.1",), ("libGL.so.1", "libOpenGL.so.0")),
-    "osmesa": (("libOSMesa.so.8", "libOSMesa.so.6"),),
-}
+_LIBRARIES = {"egl": (("libEGL.so.1",), ("libGL.so.1", "libOpenGL.so.0")), "osmesa": (("libOSMesa.so.8", "libOSMesa.so.6"),)}
 
 
 def _loads(name: str) -> bool:
