@@ -44,3 +44,17 @@ def prepare_torch(device: str, threads: int, seed: int) -> str:
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(seed)
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+
+
+def require_rendering() -> str:
+    """Choose the GL backend and render a canary, before any work is done.
+
+    Returns:
+        the backend in use.
+
+    Raises:
+        MachineError: a missing GL library, with the package to install.
+    """
+    from vla_rl.sim.gl import check_rendering
+
+    return check_rendering()

@@ -44,7 +44,9 @@ class ProgressView:
         self._bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._bars.stop()
 
     def advance(self, phase: str, done: int, total: int, unit: str) -> None:
