@@ -19,7 +19,7 @@ import numpy as np
 
 from vla_rl import seeds
 from vla_rl.sim.env import BoatToDisk
-from vla_rl.sim.frames import CAMERAS, to_degrees
+from vla_rl.sim.frames import CAMERAS
 from vla_rl.sim.ik import ArmKinematics, ArmPose
 from vla_rl.sim.metrics import STRICT_TICKS, EpisodeMetrics
 
@@ -152,7 +152,14 @@ class ScriptedExpert:
         ok = fail is None and metrics.success_strict and sample.placed()
         fail = fail or (None if ok else "misplaced")
         return ExpertEpisode(
-            ok, fail, self._log.frames, np.array(self._log.targets_deg), np.array(self._log.trainable), metrics, noisy, missed
+            ok,
+            fail,
+            self._log.frames,
+            np.array(self._log.targets_deg),
+            np.array(self._log.trainable),
+            metrics,
+            noisy,
+            missed,
         )
 
     def _perform(self, missed: bool) -> str | None:
@@ -205,7 +212,14 @@ class ScriptedExpert:
             self._tick(start_deg + (goal_deg - start_deg) * (k / ticks))
 
     def _line(
-        self, goal_m: np.ndarray, tool: np.ndarray, heading: float | None, jaw_deg: float, speed_deg_s: float, pieces: int, vertical_weight: float = 0.1
+        self,
+        goal_m: np.ndarray,
+        tool: np.ndarray,
+        heading: float | None,
+        jaw_deg: float,
+        speed_deg_s: float,
+        pieces: int,
+        vertical_weight: float = 0.1,
     ) -> ArmPose:
         """Straight in space: the tool point from where the reference has it to `goal_m`."""
         joints_rad = np.deg2rad(self._reference_deg[:5])
@@ -213,7 +227,12 @@ class ScriptedExpert:
         pose = ArmPose(joints_rad, 0.0, 1.0)
         for part in np.linspace(0.0, 1.0, pieces + 1)[1:]:
             pose = self.arm.solve(
-                start_m + part * (goal_m - start_m), tool, pose.joints_rad, jaw_heading_rad=heading, vertical_weight=vertical_weight, iterations=25
+                start_m + part * (goal_m - start_m),
+                tool,
+                pose.joints_rad,
+                jaw_heading_rad=heading,
+                vertical_weight=vertical_weight,
+                iterations=25,
             )
             self._move(pose.joints_rad, jaw_deg, speed_deg_s)
         return pose
@@ -260,7 +279,9 @@ class ScriptedExpert:
         assert rng is not None
         self._log.recording = False
         angle, radius_m = rng.uniform(-np.pi, np.pi), rng.uniform(0.008, 0.035)
-        self._approach(radius_m * np.array([np.cos(angle), np.sin(angle)]), rng.uniform(-0.7, 0.7), rng.uniform(0.3, 1.0))
+        self._approach(
+            radius_m * np.array([np.cos(angle), np.sin(angle)]), rng.uniform(-0.7, 0.7), rng.uniform(0.3, 1.0)
+        )
         if rng.random() < 0.5:
             self._move(np.deg2rad(self._reference_deg[:5]), CLOSED_DEG, NEAR_DEG_S)
         self._log.recording = True
@@ -289,7 +310,9 @@ class ScriptedExpert:
         start_rad = np.deg2rad(self._reference_deg[:5])
         start_rad = np.append(self.arm.guess(goal_xy, 0.0)[:4], start_rad[4])
         touch_z = self.env.scene.protocol.disk_top_m + TOUCH_M
-        over = self.arm.solve(np.append(goal_xy, CARRY_KEEL_M), keel, start_rad, jaw_heading_rad=None, vertical_weight=0.02)
+        over = self.arm.solve(
+            np.append(goal_xy, CARRY_KEEL_M), keel, start_rad, jaw_heading_rad=None, vertical_weight=0.02
+        )
         down = self.arm.solve(np.append(goal_xy, touch_z), keel, over.joints_rad, jaw_heading_rad=None)
         if over.error_m > 0.010 or down.error_m > 0.004 or down.upright < 0.97:
             raise _Abandon("the disk is out of reach")
