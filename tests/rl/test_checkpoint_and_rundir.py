@@ -1,4 +1,4 @@
-"""Checkpoints and run directories: complete or absent, verified, exclusive, and never rewritten behind the reader's back."""
+"""Checkpoints and run directories: complete or absent, verified, exclusive."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -131,13 +132,12 @@ def test_a_new_run_holds_its_configuration_and_manifest(tmp_path):
 
 def test_two_processes_that_start_at_once_one_wins(tmp_path):
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom vla_rl.rl.rundir import RunDir\nfrom vla_rl.errors import UsageError\n"
+        "import sys, time\nfrom pathlib import Path\n"
+        "from vla_rl.rl.rundir import RunDir\nfrom vla_rl.errors import UsageError\n"
         "time.sleep(max(0, float(sys.argv[2]) - time.time()))\n"
         "try:\n    run = RunDir.create(Path(sys.argv[1]), config={}, manifest={}); time.sleep(1); print('won')\n"
         "except UsageError: print('refused')\n"
     )
-    import time
-
     start = str(time.time() + 2.0)
     racers = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run"), start], stdout=subprocess.PIPE, text=True)

@@ -21,7 +21,9 @@ def inputs(new, old, advantage, mask=None, weight=None, normaliser=1.0):
         old_logp_RT=torch.tensor(old, dtype=torch.float64),
         mask_RT=torch.ones(new.shape, dtype=torch.bool) if mask is None else torch.tensor(mask),
         advantage_R=torch.tensor(advantage, dtype=torch.float64),
-        weight_R=torch.ones(len(new), dtype=torch.float64) if weight is None else torch.tensor(weight, dtype=torch.float64),
+        weight_R=torch.ones(len(new), dtype=torch.float64)
+        if weight is None
+        else torch.tensor(weight, dtype=torch.float64),
         normaliser=normaliser,
         clip_low=LOW,
         clip_high=HIGH,

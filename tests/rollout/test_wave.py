@@ -29,9 +29,7 @@ def sampler():
 
 
 def wave(sampler, pool, specs=SPECS, slots=4, **kwargs):
-    return run_wave(
-        sampler=sampler, pool=pool, specs=specs, temperature=1.0, slots=slots, policy_digest="d", **kwargs
-    )
+    return run_wave(sampler=sampler, pool=pool, specs=specs, temperature=1.0, slots=slots, policy_digest="d", **kwargs)
 
 
 def serial(**kwargs):
@@ -41,7 +39,10 @@ def serial(**kwargs):
 def fingerprint(result):
     """Everything of a wave but wall times, comparable with ==."""
     rows = [
-        [v.tobytes() if isinstance(v, np.ndarray) else v for v in (getattr(row, f.name) for f in dataclasses.fields(Row))]
+        [
+            v.tobytes() if isinstance(v, np.ndarray) else v
+            for v in (getattr(row, f.name) for f in dataclasses.fields(Row))
+        ]
         for row in result.rows
     ]
     return [dataclasses.replace(e, wall_s=0.0) for e in result.episodes], rows
@@ -55,7 +56,9 @@ def reference(sampler):
 
 def test_episodes_and_rows_come_in_the_order_of_the_specs(reference):
     assert [e.spec for e in reference.episodes] == SPECS
-    assert [(r.spec, r.replan) for r in reference.rows] == [(e.spec, k) for e in reference.episodes for k in range(e.replans)]
+    assert [(r.spec, r.replan) for r in reference.rows] == [
+        (e.spec, k) for e in reference.episodes for k in range(e.replans)
+    ]
     assert sum(e.tokens for e in reference.episodes) == sum(len(r.bins) for r in reference.rows)
 
 
@@ -91,7 +94,10 @@ def test_a_lost_episode_is_redone_from_its_key_and_ends_the_same(sampler, refere
     with ProcessPool(workers=2, timeout_s=3.0, env_spec=env_spec, plugins=PLUGINS) as pool:
         result = wave(sampler, pool, on_event=events.append)
     assert fingerprint(result) == fingerprint(reference)
-    assert (result.predict_rounds, result.mean_predict_batch) == (reference.predict_rounds, reference.mean_predict_batch)
+    assert (result.predict_rounds, result.mean_predict_batch) == (
+        reference.predict_rounds,
+        reference.mean_predict_batch,
+    )
     restarted = [event.episode_id for event in events if isinstance(event, EpisodeRestarted)]
     assert "seed000101_draw00" in restarted or "seed000101_draw01" in restarted
 
@@ -100,19 +106,34 @@ def test_an_episode_that_is_lost_every_time_ends_the_wave_by_name_after_bounded_
     events, finished = [], []
     with ProcessPool(workers=1, timeout_s=20.0, env_spec=spec("raise@in_reset", 102), plugins=PLUGINS) as pool:
         with pytest.raises(RolloutError, match="(?s)seed000102_draw00 was lost 3 times.*the physics exploded"):
-            wave(sampler, pool, slots=2, on_event=events.append, on_episode=lambda episode, rows: finished.append(episode.spec))
+            wave(
+                sampler,
+                pool,
+                slots=2,
+                on_event=events.append,
+                on_episode=lambda episode, rows: finished.append(episode.spec),
+            )
     assert {s.seed for s in finished} == {100, 101}  # what had ended was handed over before
 
 
 def test_an_environment_error_in_the_serial_pool_is_raised_as_it_is(sampler):
-    with SerialPool(env_spec=spec("raise@in_step", 102), plugins=PLUGINS) as pool, pytest.raises(RuntimeError, match="exploded"):
+    with (
+        SerialPool(env_spec=spec("raise@in_step", 102), plugins=PLUGINS) as pool,
+        pytest.raises(RuntimeError, match="exploded"),
+    ):
         wave(sampler, pool)
 
 
 def test_episodes_are_handed_over_when_they_end_and_events_count_them(sampler, reference):
     events, handed = [], []
     with serial() as pool:
-        wave(sampler, pool, slots=2, on_event=events.append, on_episode=lambda episode, rows: handed.append((episode, rows)))
+        wave(
+            sampler,
+            pool,
+            slots=2,
+            on_event=events.append,
+            on_episode=lambda episode, rows: handed.append((episode, rows)),
+        )
     assert sorted(e.spec.episode_id for e, _ in handed) == [s.episode_id for s in SPECS]
     assert all(len(rows) == episode.replans for episode, rows in handed)
     rounds = [e for e in events if isinstance(e, PredictRound)]

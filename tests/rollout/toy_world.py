@@ -1,7 +1,7 @@
 """A point that follows joint targets: an environment of microseconds, with faults on demand.
 
-Same interface as the real task. `fault` names what goes wrong, in which episode (`fault_seed`), and `marker` is a file that
-makes it happen once: the first worker that meets the fault creates the file, later ones find it and behave.
+Same interface as the real task. `fault` names what goes wrong, in which episode (`fault_seed`), and `marker` is a file
+that makes it happen once: the first worker that meets the fault creates the file, later ones find it and behave.
 """
 
 from __future__ import annotations
@@ -70,7 +70,16 @@ class ToyWorld(gymnasium.Env):
         off = abs(self.state[0] - self.target_deg)
         progress = 0.1 * (self.target_deg - off)
         return ToyMetrics(
-            progress, 1.0, bool(off < 1.0), 0, self.chunks * self.execute_ticks, progress <= -1, False, False, progress, 0.0
+            progress,
+            1.0,
+            bool(off < 1.0),
+            0,
+            self.chunks * self.execute_ticks,
+            progress <= -1,
+            False,
+            False,
+            progress,
+            0.0,
         )
 
     def close(self):
@@ -98,10 +107,16 @@ class ToyWorld(gymnasium.Env):
         if kind == "raise":
             raise RuntimeError("the physics exploded")
         if kind == "black":
-            self._look = lambda: {"top": np.zeros((PX, PX, 3), np.uint8), "wrist": np.zeros((PX, PX, 3), np.uint8), "state": self.state}
+            self._look = lambda: {
+                "top": np.zeros((PX, PX, 3), np.uint8),
+                "wrist": np.zeros((PX, PX, 3), np.uint8),
+                "state": self.state,
+            }
 
 
-def spec(fault: str = "none", fault_seed: int = -1, marker: str = "", *, execute_ticks: int = 3, max_chunks: int = 4) -> dict:
+def spec(
+    fault: str = "none", fault_seed: int = -1, marker: str = "", *, execute_ticks: int = 3, max_chunks: int = 4
+) -> dict:
     return {
         "_target_": "toy_world.ToyWorld",
         "execute_ticks": execute_ticks,

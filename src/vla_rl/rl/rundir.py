@@ -11,7 +11,8 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,21 +41,21 @@ class RunDir:
             UsageError: the directory exists and is not empty, or another process took it a moment ago.
         """
         path.mkdir(parents=True, exist_ok=True)
-        if any(entry.name != LOCK for entry in path.iterdir()):
+        leftovers = (LOCK, f".{CONFIG}.")  # of a launch that was killed before it had written anything
+        if any(not entry.name.startswith(leftovers) for entry in path.iterdir()):
             raise UsageError(
                 "the run directory exists and is not empty",
                 where=str(path),
                 remedy=f"continue that run with run.resume={path}, or name another run.dir",
             )
         run = cls(path, _take(path))
-        try:
-            _create_exclusively(path / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
-        except FileExistsError:
-            run.close()
-            raise UsageError(
-                "another process has just started a run here", where=str(path), remedy="name another run.dir"
-            ) from None
-        write_atomic(path / MANIFEST, dump_json({"launches": [_launch(manifest)]}, indent=1).encode())
+        with _released_on_error(run):
+            text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+            if not _create_exclusively(path / CONFIG, text):
+                raise UsageError(
+                    "another process has just started a run here", where=str(path), remedy="name another run.dir"
+                )
+            write_atomic(path / MANIFEST, dump_json({"launches": [_launch(manifest)]}, indent=1).encode())
         return run
 
     @classmethod
@@ -75,18 +76,11 @@ class RunDir:
         """
         stored = stored_config(path)
         run = cls(path, _take(path))
-        free_keys, old, new = set(free), _leaves(stored), _leaves(config)
-        changed = sorted(k for k in old.keys() | new.keys() if k not in free_keys and old.get(k) != new.get(k))
-        if changed:
-            run.close()
-            shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
-            raise ConfigError(
-                f"the configuration differs from the one this run was started with: {shown}",
-                where=str(path / CONFIG),
-                remedy="resume with the run's own configuration, or start a new run",
-            )
-        before = json.loads((path / MANIFEST).read_bytes())["launches"] if (path / MANIFEST).exists() else []
-        write_atomic(path / MANIFEST, dump_json({"launches": [*before, _launch(manifest)]}, indent=1).encode())
+        with _released_on_error(run):
+            _check_unchanged(path, stored, config, frozenset(free))
+            manifest_file = path / MANIFEST
+            before = json.loads(manifest_file.read_bytes())["launches"] if manifest_file.exists() else []
+            write_atomic(manifest_file, dump_json({"launches": [*before, _launch(manifest)]}, indent=1).encode())
         return run
 
     @property
@@ -172,14 +166,38 @@ def _take(path: Path) -> int:
     return handle
 
 
-def _create_exclusively(path: Path, text: str) -> None:
+def _create_exclusively(path: Path, text: str) -> bool:
     """Two processes may find the same empty directory; only one can create this file, and it appears whole."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     write_atomic(temporary, text.encode())
     try:
         os.link(temporary, path)
+    except FileExistsError:
+        return False
     finally:
         temporary.unlink()
+    return True
+
+
+@contextmanager
+def _released_on_error(run: RunDir) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        run.close()
+        raise
+
+
+def _check_unchanged(path: Path, stored: Any, config: Any, free: frozenset[str]) -> None:
+    old, new = _leaves(stored), _leaves(config)
+    changed = sorted(k for k in old.keys() | new.keys() if k not in free and old.get(k) != new.get(k))
+    if changed:
+        shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
+        raise ConfigError(
+            f"the configuration differs from the one this run was started with: {shown}",
+            where=str(path / CONFIG),
+            remedy="resume with the run's own configuration, or start a new run",
+        )
 
 
 def _launch(manifest: Mapping[str, Any]) -> dict[str, Any]:

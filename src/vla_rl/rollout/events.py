@@ -42,10 +42,10 @@ class EpisodeDone(Event):
 
 @dataclass(frozen=True)
 class EpisodeRestarted(Event):
-    """An episode is redone from its key because its worker was lost; `attempt` counts from 2."""
+    """An episode is redone from its key because its worker was lost, with `faults` of its own so far."""
 
     episode_id: str
-    attempt: int
+    faults: int
     reason: str
 
 

@@ -197,7 +197,8 @@ class ProcessPool(_Closing):
             name, what, where, remedy = content
             raise getattr(errors, name, errors.MachineError)(what, where=where, remedy=remedy)
         if kind == "crash":
-            return self._replace(index, batch, f"failed: {content[0].strip().splitlines()[-1]}\n{content[0]}")
+            slot, trace = content
+            return self._replace(index, batch, f"failed: {trace.strip().splitlines()[-1]}\n{trace}", slot)
         if not worker.ready:
             worker.ready = True
             return None
@@ -205,13 +206,17 @@ class ProcessPool(_Closing):
             (worker.slots.discard if result.done else worker.slots.add)(result.slot)
         return content[0]
 
-    def _replace(self, index: int, batch: list[tuple[str, int, Any]], reason: str) -> list[SlotResult]:
+    def _replace(
+        self, index: int, batch: list[tuple[str, int, Any]], reason: str, culprit: int | None = None
+    ) -> list[SlotResult]:
+        """Kill and replace a worker; all slots of the batch are lost, and may be at fault unless one is known to be."""
         worker = self._workers[index]
         self._on_event(WorkerReplaced(worker.name, reason))
         worker.kill()
         self._generations[index] += 1
         self._workers[index] = _Worker(index, self._generations[index], self._spec, self._plugins)
-        return [SlotResult(slot, lost=f"{worker.name} {reason}") for _, slot, _ in batch]
+        lost = f"{worker.name} {reason}"
+        return [SlotResult(slot, lost=lost, at_fault=culprit in (None, slot)) for _, slot, _ in batch]
 
 
 @contextmanager

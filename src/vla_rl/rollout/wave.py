@@ -22,7 +22,7 @@ from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import Episode, EpisodeSpec, Row
 from vla_rl.rollout.worker import SlotResult
 
-MAX_ATTEMPTS = 3  # of one episode; a fault that repeats this often is no accident
+MAX_FAULTS = 3  # of one episode; what repeats this often is no accident
 
 OnEpisode = Callable[[Episode, tuple[Row, ...]], None]
 
@@ -51,7 +51,7 @@ class _Playing:
     """An episode under way in a slot."""
 
     spec: EpisodeSpec
-    attempt: int
+    faults: int = 0
     observation: Observation | None = None
     replan: int = 0
     tokens: int = 0
@@ -110,7 +110,7 @@ def run_wave(
         on_episode: given each episode and its rows as soon as it has ended, e.g. to store them.
 
     Raises:
-        RolloutError: an episode was lost `MAX_ATTEMPTS` times; names it and the last worker's fault.
+        RolloutError: an episode was lost `MAX_FAULTS` times; names it and the last worker's fault.
     """
     if len(set(specs)) < len(specs):
         raise RolloutError("an episode is listed twice in one wave", where="specs")
@@ -183,24 +183,25 @@ def _fill(
     """Start queued episodes in the free slots, lowest slot first."""
     fresh = [slot for slot, _ in zip(free, range(len(queue)), strict=False)]
     for slot in fresh:
-        playing[slot] = _Playing(queue.pop(), attempt=1)
+        playing[slot] = _Playing(queue.pop())
     _reset(pool, playing, fresh, on_event)
 
 
 def _redo_lost(pool: Pool, playing: dict[int, _Playing], results: list[SlotResult], on_event: OnEvent) -> None:
     """Start lost episodes again from replan 0; the same keys give the same episode."""
-    lost = {result.slot: result.lost for result in results if result.lost is not None}
-    for slot, reason in lost.items():
-        game = playing[slot]
-        if game.attempt >= MAX_ATTEMPTS:
+    lost = [result for result in results if result.lost is not None]
+    for result in lost:
+        game = playing[result.slot]
+        faults = game.faults + result.at_fault
+        if faults >= MAX_FAULTS:
             raise RolloutError(
-                f"episode {game.spec.episode_id} was lost {game.attempt} times; the last time: {reason}",
-                where=f"slot {slot}",
+                f"episode {game.spec.episode_id} was lost {faults} times; the last time: {result.lost}",
+                where=f"slot {result.slot}",
                 remedy="finished episodes are saved; look for the fault above, or use pool=serial to see it raised",
             )
-        on_event(EpisodeRestarted(game.spec.episode_id, game.attempt + 1, str(reason)))
-        playing[slot] = _Playing(game.spec, attempt=game.attempt + 1)
-    _reset(pool, playing, list(lost), on_event)
+        on_event(EpisodeRestarted(game.spec.episode_id, faults, result.lost or ""))
+        playing[result.slot] = _Playing(game.spec, faults)
+    _reset(pool, playing, [result.slot for result in lost], on_event)
 
 
 def _reset(pool: Pool, playing: dict[int, _Playing], slots: Sequence[int], on_event: OnEvent) -> None:

@@ -35,6 +35,7 @@ class SlotResult:
         metrics: the episode's metrics, when it has ended.
         wall_s: time that the environment worked on this command.
         lost: why the episode must be redone (its worker died, hung or showed garbage); None when all is well.
+        at_fault: this slot may be what broke the worker; False when another one is known to be.
     """
 
     slot: int
@@ -43,6 +44,7 @@ class SlotResult:
     metrics: dict[str, Any] | None = None
     wall_s: float = 0.0
     lost: str | None = None
+    at_fault: bool = False
 
 
 class EnvSlots:
@@ -69,13 +71,18 @@ class EnvSlots:
         env = self._envs[slot]
         observation, _, terminated, truncated, _ = env.step(chunk_deg[: env.action_space.shape[0]])
         done = bool(terminated or truncated)
-        metrics = env.metrics().as_dict() if done else None
+        metrics = _plain(env.metrics().as_dict()) if done else None
         return SlotResult(slot, see(observation), done, metrics, time.perf_counter() - started)
 
     def close(self) -> None:
         for env in self._envs.values():
             env.close()
         self._envs.clear()
+
+
+def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics with numpy scalars turned into Python ones, which JSON can hold."""
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in metrics.items()}
 
 
 def see(observation: Mapping[str, Any]) -> Observation:
@@ -100,33 +107,41 @@ def worker_main(connection: Connection, env_spec: dict[str, Any], plugins: Seque
     """Body of a worker process: answer batches of commands until the parent closes the pipe.
 
     Messages in: a list of ("reset", slot, seed) or ("step", slot, chunk). Messages out: ("ok", results), or
-    ("user_error", class name, what, where, remedy) for an error that no retry can cure, or ("crash", traceback text).
+    ("user_error", class name, what, where, remedy) for an error that no retry can cure, or ("crash", slot, traceback).
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C goes to the whole group; the parent decides what to do
     slots = EnvSlots(env_spec, plugins)
 
-    def prepare(_: Batch) -> list[SlotResult]:
+    def prepare() -> list[SlotResult]:
         slots.prepare(first_slot)
         return []
 
-    def serve(batch: Batch) -> list[SlotResult]:
-        handlers = {"reset": slots.reset, "step": slots.step}
-        return [handlers[name](slot, data) for name, slot, data in batch]
-
     try:
-        connection.send(_answer(prepare, []))
+        connection.send(_answer(prepare))
         while True:
-            connection.send(_answer(serve, connection.recv()))
+            connection.send(_serve(slots, connection.recv()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone or has closed the pool
     finally:
         slots.close()
 
 
-def _answer(work: Callable[[Batch], list[SlotResult]], batch: Batch) -> tuple[Any, ...]:
+def _serve(slots: EnvSlots, batch: Batch) -> tuple[Any, ...]:
+    """Work through a batch; the first error ends it, and the answer names its slot."""
+    handlers = {"reset": slots.reset, "step": slots.step}
+    results: list[SlotResult] = []
+    for name, slot, data in batch:
+        kind, *content = _answer(lambda name=name, slot=slot, data=data: [handlers[name](slot, data)], slot)
+        if kind != "ok":
+            return (kind, *content)
+        results += content[0]
+    return ("ok", results)
+
+
+def _answer(work: Callable[[], list[SlotResult]], slot: int | None = None) -> tuple[Any, ...]:
     try:
-        return ("ok", work(batch))
+        return ("ok", work())
     except errors.UsageError as error:
         return ("user_error", type(error).__name__, error.what, error.where, error.remedy)
     except Exception:
-        return ("crash", traceback.format_exc())
+        return ("crash", slot, traceback.format_exc())

@@ -1,0 +1,304 @@
+"""The trainer: the files of the contract, the same numbers twice, and the same end after any kill."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from toy_run import CONFIGURATION, STEPS, toy_trainer
+from toy_world import spec
+
+from vla_rl.config.schema import LossConfig, OptimConfig
+from vla_rl.errors import ConfigError, RolloutError, StoppedRun
+from vla_rl.rl import events
+from vla_rl.rl.checkpoint import checkpoints, load_checkpoint
+from vla_rl.rl.plan import Geometry
+from vla_rl.rollout.events import EpisodeDone, PredictRound
+from vla_rl.rollout.pool import ProcessPool
+
+TRAIN_KEYS = """step episodes successes reward_mean median_group_std_cm groups_total groups_kept mixed_groups_frac
+    success_advantage_share mean_ratio min_ratio max_ratio clip_fraction approx_kl anchor_kl anchor_k3_pre rollout_gap
+    loss grad_norm step_skipped chosen_nll entropy knockaway_frac setback_frac tip_frac strikes earned_progress_mean_cm
+    ungrasped_disp_mean_cm rows tokens predict_rounds mean_predict_batch rollout_s update_s eval_s save_s
+    env_steps_per_s vram_gib gpu_h gpu_h_total""".split()
+TIMES = {"rollout_s", "update_s", "eval_s", "save_s", "env_steps_per_s", "wall_s"}
+SRC = str(Path(__file__).parents[2] / "src")
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL inside this process: nothing catches it."""
+
+
+def read(path, name):
+    return [json.loads(line) for line in (path / name).read_text().splitlines()]
+
+
+def evidence(path):
+    """Everything a run records, without times, in an order that does not depend on when it was killed."""
+    files = {
+        name: [{k: v for k, v in row.items() if k not in TIMES} for row in read(path, name)]
+        for name in ("train.jsonl", "episodes.jsonl", "eval.jsonl")
+    }
+    last = load_checkpoint(checkpoints(path / "checkpoints")[-1])
+    counters = {k: v for k, v in last.state["counters"].items() if k != "device_s"}
+    digests = last.state["policy_digest"], {n: w.numpy().tobytes() for n, w in (last.weights | last.moments).items()}
+    return files, counters, digests, last.step
+
+
+def finish(trainer):
+    try:
+        return trainer.run()
+    finally:
+        trainer.run_dir.close()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "run"
+    seen = []
+    outcome = finish(toy_trainer(path, on_event=seen.append))
+    return path, outcome, seen
+
+
+def test_the_files_of_the_contract_with_the_documented_keys(reference):
+    path, outcome, _ = reference
+    rows = read(path, "train.jsonl")
+    assert outcome.finished and [row["step"] for row in rows] == [1, 2, 3]
+    assert all(list(row) == TRAIN_KEYS for row in rows)
+    assert all(not isinstance(v, float) or math.isfinite(v) for row in rows for v in row.values())
+    assert sorted(os.listdir(path / "checkpoints")) == ["step_0002", "step_0003"]
+    assert not list((path / "waves").iterdir())  # rows go once their update is checkpointed
+    assert json.loads((path / "heartbeat.json").read_text())["phase"] == "finished"
+    assert [row["step"] for row in read(path, "eval.jsonl")] == [0, STEPS]
+
+
+def test_every_episode_is_one_row_with_reward_terms_metrics_tokens_and_time(reference):
+    path, _, _ = reference
+    rows = read(path, "episodes.jsonl")
+    keys = [(r["phase"], r["step"], r["seed"], r["draw"]) for r in rows]
+    train = [("train", s, 200000 + 2 * (s - 1) + k, d) for s in (1, 2, 3) for k in (0, 1) for d in (0, 1, 2)]
+    held_out = [("eval", s, seed, 0) for s in (0, 3) for seed in (300, 301, 302)]
+    assert len(set(keys)) == len(keys) and set(keys) == set(train + held_out)
+    for row in rows:
+        assert row["reward"] == sum(row[f"reward_{t}"] for t in ("progress", "success", "tip", "strike"))
+        assert {"tokens", "wall_s", "replans", "success", "ticks", "progress_final_cm"} <= set(row)
+
+
+def test_the_first_update_is_on_policy_and_the_weights_move(reference):
+    path, outcome, _ = reference
+    rows = read(path, "train.jsonl")
+    first = rows[0]
+    assert abs(first["mean_ratio"] - 1) < 1e-4 and first["clip_fraction"] == 0 and first["rollout_gap"] < 1e-5
+    assert any(row["grad_norm"] for row in rows)
+    states = [load_checkpoint(path).state for path in checkpoints(path / "checkpoints")]
+    assert len({s["policy_digest"] for s in states} | {(path / "base_policy.sha256").read_text().strip()}) == 3
+    assert outcome.counters.updates_applied == sum(not row["step_skipped"] for row in rows) > 0
+    assert outcome.counters.episodes == 18
+
+
+def test_device_figures_are_null_on_a_cpu_and_the_evaluation_before_a_step_is_in_its_row(reference):
+    rows = read(reference[0], "train.jsonl")
+    assert all(row[k] is None for row in rows for k in ("vram_gib", "gpu_h", "gpu_h_total", "anchor_kl"))
+    assert rows[0]["eval_s"] > 0 and rows[1]["eval_s"] is None
+
+
+def test_events_tell_the_story_in_order(reference):
+    names = [type(event).__name__ for event in reference[2]]
+    milestones = [n for n in names if n not in ("PredictRound", "EpisodeDone", "UpdateProgress")]
+    step = ["WaveStarted", "CheckpointSaved", "StepDone"]
+    evaluation = ["EvalStarted", "EvalDone"]
+    assert milestones == ["PreflightDone", "RunStarted", *evaluation, *step * 3, *evaluation, "RunEnded"]
+    progress = [e for e in reference[2] if isinstance(e, events.UpdateProgress) and e.step == 1]
+    assert progress[-1].done == progress[-1].total
+
+
+def test_the_same_run_twice_gives_the_same_numbers_and_weights(reference, tmp_path):
+    finish(toy_trainer(tmp_path / "run"))
+    assert evidence(tmp_path / "run") == evidence(reference[0])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_worker_processes_give_the_same_numbers_and_weights(reference, tmp_path, workers):
+    with ProcessPool(workers=workers, timeout_s=60.0, env_spec=spec(max_chunks=3), plugins=("toy_world",)) as pool:
+        finish(toy_trainer(tmp_path / "run", pool=pool))
+    assert evidence(tmp_path / "run") == evidence(reference[0])
+
+
+def kill_at(count):
+    """A callback that stops the run dead at its `count`-th event."""
+    left = [count]
+
+    def on_event(event):
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+
+    return on_event
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_killed_at_event_after_event_it_ends_in_the_same_weights_rows_and_counters(reference, tmp_path, every):
+    """Each life of the run is a few events longer than what it must redo, until one life reaches the end."""
+    path, lives = tmp_path / "run", 0
+    for stride in range(5, 200, 7):
+        lives += 1
+        try:
+            finish(toy_trainer(path, on_event=kill_at(stride), every=every))
+            break
+        except Killed:
+            continue
+    assert lives > 3
+    assert evidence(path) == evidence(reference[0])
+
+
+def test_killed_in_the_middle_of_any_durable_write_it_ends_the_same(reference, tmp_path, monkeypatch):
+    """Every file that matters is fsynced before it counts; die at the n-th fsync of each life."""
+    path, real, lives = tmp_path / "run", os.fsync, 0
+    for life in range(40):
+        left = [3 + 4 * life]
+
+        def fsync(handle, left=left):
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            real(handle)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        lives += 1
+        try:
+            finish(toy_trainer(path))
+            break
+        except Killed:
+            continue
+    monkeypatch.setattr(os, "fsync", real)
+    assert lives > 4
+    assert evidence(path) == evidence(reference[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("event", "count", "every"),
+    [
+        ("EpisodeDone", 7, 1),
+        ("UpdateProgress", 3, 1),
+        ("CheckpointSaved", 2, 1),
+        ("EvalStarted", 1, 1),
+        ("StepDone", 1, 2),
+    ],
+)
+def test_kill_minus_9_then_resume_ends_in_the_same_weights(reference, tmp_path, event, count, every):
+    here = Path(__file__).parent
+    command = [sys.executable, str(here / "toy_run.py"), str(tmp_path / "run"), event, str(count), str(every)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([SRC, str(here), str(here.parent / "rollout")])}
+    assert subprocess.run(command, env=environment).returncode == -9
+    finish(toy_trainer(tmp_path / "run", every=every))
+    assert evidence(tmp_path / "run") == evidence(reference[0])
+
+
+def test_a_killed_wave_runs_only_the_episodes_that_were_in_flight(tmp_path):
+    path, finished = tmp_path / "run", []
+
+    def die_after_four(event):
+        finished.extend([event] if isinstance(event, EpisodeDone) and (path / "eval.jsonl").exists() else [])
+        if len(finished) == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        finish(toy_trainer(path, on_event=die_after_four))
+    seen = []
+    finish(toy_trainer(path, on_event=seen.append))
+    first_wave = next(e for e in seen if isinstance(e, events.WaveStarted))
+    assert (first_wave.step, first_wave.episodes, first_wave.stored) == (1, 6, 4)
+
+
+def test_resuming_a_finished_run_changes_no_row(reference, tmp_path):
+    path, _, _ = reference
+    before = {p.name: p.read_bytes() for p in path.glob("*.jsonl")}
+    assert finish(toy_trainer(path)).finished
+    assert {p.name: p.read_bytes() for p in path.glob("*.jsonl")} == before
+
+
+def test_out_of_time_it_stops_at_a_safe_point_and_the_next_launch_goes_on(reference, tmp_path):
+    path = tmp_path / "run"
+    outcome = finish(toy_trainer(path, max_wall_s=0.0))
+    assert not outcome.finished and outcome.step == 0 and "max_wall_s" in outcome.reason
+    assert json.loads((path / "heartbeat.json").read_text())["phase"] == "stopped"
+    assert finish(toy_trainer(path)).finished
+    assert evidence(path) == evidence(reference[0])
+
+
+def test_device_time_of_killed_attempts_is_not_forgotten(tmp_path):
+    path = tmp_path / "run"
+    finish(toy_trainer(path, max_wall_s=0.0))
+    beat = json.loads((path / "heartbeat.json").read_text())
+    (path / "heartbeat.json").write_text(json.dumps({**beat, "device_s": 5000.0}))
+    assert finish(toy_trainer(path)).counters.device_s > 5000.0
+
+
+def test_rows_are_kept_on_request_and_hold_what_was_sampled(reference, tmp_path):
+    finish(toy_trainer(tmp_path / "run", keep_rows=True))
+    assert sorted(p.name for p in (tmp_path / "run" / "waves").iterdir()) == ["step_0001", "step_0002", "step_0003"]
+    assert evidence(tmp_path / "run") == evidence(reference[0])
+
+
+def test_a_loss_that_is_not_finite_is_recorded_and_stops_the_run_before_any_checkpoint(tmp_path):
+    trainer = toy_trainer(tmp_path / "run")
+
+    def poison(event):
+        if isinstance(event, PredictRound) and (tmp_path / "run" / "eval.jsonl").exists() and event.done == event.total:
+            with torch.no_grad():
+                trainer.policy.model.lm_head.weight.fill_(float("nan"))
+
+    trainer.on_event = poison
+    with pytest.raises(StoppedRun, match="not finite"):
+        finish(trainer)
+    row = read(tmp_path / "run", "train.jsonl")[-1]
+    assert row["step_skipped"] is True and row["loss"] is None and row["grad_norm"] is None
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert list((tmp_path / "run" / "waves" / "step_0001").iterdir())  # kept, to look at
+
+
+def test_a_wave_without_spread_is_recorded_as_a_skipped_step_and_the_run_goes_on(tmp_path):
+    outcome = finish(toy_trainer(tmp_path / "run", geometry={"min_group_std_cm": 1e6}))
+    rows = read(tmp_path / "run", "train.jsonl")
+    assert outcome.finished and outcome.counters.updates_applied == 0
+    assert all(r["step_skipped"] and r["groups_kept"] == 0 and r["loss"] is None and r["tokens"] == 0 for r in rows)
+    base = (tmp_path / "run" / "base_policy.sha256").read_text().strip()
+    assert load_checkpoint(checkpoints(tmp_path / "run" / "checkpoints")[-1]).state["policy_digest"] == base
+
+
+def test_a_broken_environment_stops_the_run_with_finished_episodes_saved(tmp_path):
+    env_spec = spec("raise@in_reset", 200001, max_chunks=3)
+    with ProcessPool(workers=1, timeout_s=60.0, env_spec=env_spec, plugins=("toy_world",)) as pool:
+        with pytest.raises(RolloutError, match="seed200001"):
+            finish(toy_trainer(tmp_path / "run", pool=pool, geometry={"draws": 4}))
+    stored = {p.name for p in (tmp_path / "run" / "waves" / "step_0001").glob("seed*.npz")}
+    assert stored and stored <= {f"seed200000_draw0{draw}.npz" for draw in range(4)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"geometry": {"draws": 1}},
+        {"geometry": {"train_seed_base": 300}},
+        {"geometry": {"train_seed_base": 700000}},
+        {"optim": OptimConfig(microbatch_rows=0)},
+        {"loss": LossConfig(old_logp="sampler")},
+    ],
+)
+def test_constants_that_make_no_sense_are_refused_before_anything_runs(tmp_path, change):
+    with pytest.raises(ConfigError):
+        toy_trainer(tmp_path / "run", **change)
+
+
+def test_steps_never_share_a_training_seed():
+    geometry = Geometry(3, 2, 1.0, 200000, 0.05, None)
+    assert [(s.seed, s.draw) for s in geometry.specs(2)] == [(200000 + k, d) for k in (3, 4, 5) for d in (0, 1)]
+    assert {s.seed for step in (1, 2, 3) for s in geometry.specs(step)} == set(geometry.training_seeds(3))
+    assert CONFIGURATION["run"]["seed"] == 3

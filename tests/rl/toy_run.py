@@ -1,0 +1,89 @@
+"""A whole GRPO run in the toy world, in seconds; also a program, so that tests can kill it with SIGKILL.
+
+`python toy_run.py DIRECTORY EVENT COUNT` runs (or resumes) and kills itself at the COUNT-th event of that name.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from tiny_policy import tiny_policy, tiny_sampler
+from toy_world import spec
+
+from vla_rl.config.schema import CheckpointConfig, GeometryConfig, LossConfig, OptimConfig
+from vla_rl.rl.reward import RewardV1
+from vla_rl.rl.rundir import CONFIG, RunDir
+from vla_rl.rl.summary import Evaluation, episode_row
+from vla_rl.rl.surfaces import TextStack
+from vla_rl.rl.trainer import GrpoTrainer
+from vla_rl.rollout.pool import SerialPool
+from vla_rl.rollout.records import EpisodeSpec
+from vla_rl.rollout.wave import run_wave
+
+STEPS = 3
+CONFIGURATION = {"run": {"seed": 3}}
+REWARD = {"success_bonus": 10.0, "tip_penalty": 2.0, "strike_penalty": 5.0, "progress_floor_cm": None}
+
+
+def open_run(path: Path) -> RunDir:
+    if (path / CONFIG).exists():
+        return RunDir.resume(path, config=CONFIGURATION, manifest={}, free=())
+    return RunDir.create(path, config=CONFIGURATION, manifest={})
+
+
+def toy_trainer(
+    path: Path, *, pool=None, on_event=lambda event: None, every=1, keep_rows=False, evaluate=None, **settings
+):
+    torch.set_num_threads(1)
+    policy = tiny_policy()
+    sampler = tiny_sampler(policy)
+    pool = pool or SerialPool(env_spec=spec(max_chunks=3), plugins=("toy_world",))
+    reward = RewardV1(**REWARD)
+
+    def held_out(step):
+        specs = [EpisodeSpec(seed) for seed in (300, 301, 302)]
+        wave = run_wave(
+            sampler=sampler, pool=pool, specs=specs, temperature=0.0, slots=3, keep_rows=False, on_event=on_event
+        )
+        rows = tuple(episode_row("eval", step, e, reward.terms(e.metrics)) for e in wave.episodes)
+        return Evaluation({"reward_mean": sum(r["reward"] for r in rows) / len(rows)}, rows)
+
+    geometry = {"seeds": 2, "draws": 3, "min_group_std_cm": 1e-4, **settings.pop("geometry", {})}
+    arguments = {
+        "reward": reward,
+        "loss": LossConfig(),
+        "optim": OptimConfig(lr=3e-3, microbatch_rows=4),
+        "steps": STEPS,
+        "max_wall_s": None,
+        **settings,
+    }
+    return GrpoTrainer(
+        policy=policy,
+        sampler=sampler,
+        pool=pool,
+        surface=TextStack(),
+        geometry=GeometryConfig(**geometry),
+        checkpoint=CheckpointConfig(every=every, keep=2, keep_rows=keep_rows),
+        slots=4,
+        max_replans=3,
+        run_dir=open_run(path),
+        evaluate=evaluate or held_out,
+        on_event=on_event,
+        **arguments,
+    )
+
+
+if __name__ == "__main__":
+    name, left = sys.argv[2], int(sys.argv[3])
+
+    def die(event):
+        global left
+        left -= type(event).__name__ == name
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    toy_trainer(Path(sys.argv[1]), on_event=die, every=int(sys.argv[4])).run()
