@@ -41,7 +41,9 @@ def test_bootstrap_interval_covers_two_standard_errors_of_many_pairs():
     before = {s: 0.0 for s in range(400)}
     after = {s: 1.0 if s % 2 else -1.0 for s in range(400)}  # mean 0, standard error 1/20
     read = paired_bootstrap(before, after)
-    assert read.mean == 0 and read.low == pytest.approx(-0.098, abs=0.01) and read.high == pytest.approx(0.098, abs=0.01)
+    assert (
+        read.mean == 0 and read.low == pytest.approx(-0.098, abs=0.01) and read.high == pytest.approx(0.098, abs=0.01)
+    )
 
 
 def test_bootstrap_refuses_different_seed_sets():

@@ -88,6 +88,12 @@ def _to_plain(node: Any) -> dict[str, Any]:
 def _translate(error: Exception, primary: str, overrides: Sequence[str]) -> ConfigError:
     composed = isinstance(error, ConfigCompositionException) and isinstance(error.__cause__, Exception)
     cause = error.__cause__ if composed else error
+    groups = sorted(p.name for p in paths.conf_dir().iterdir() if p.is_dir())
+    if isinstance(cause, ValueError) and "Config group override must be" in str(cause):
+        group = next((o.split("=")[0] for o in overrides if o.split("=")[0] in groups), "?")
+        return ConfigError(
+            f"the group {group} needs one of its options", where=group, remedy=f"options: {', '.join(options(group))}"
+        )
     text = " ".join(line.strip() for line in str(cause).splitlines() if line.strip())
     if isinstance(cause, MissingConfigException) or "Could not find" in text:
         return _unknown_option(text)

@@ -1,0 +1,167 @@
+"""The tiny twin of MolmoAct2's language model and its files.
+
+In: an architecture and token ids, or a checkpoint directory. Out: a `Molmo2ForConditionalGeneration` of transformers in
+evaluation mode. Weights are stored under the released key names (fused projections, two embedding tables), so a twin's
+directory reads like a released one. The flow-matching expert of a release has no place here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from vla_rl.errors import ConfigError
+from vla_rl.policy.prompt import STATE_BINS
+from vla_rl.policy.tokenizer import IMAGE_TOKENS, PAD, TURN_END, TokenIds
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+@dataclass(frozen=True)
+class TwinArchitecture:
+    """Sizes of a twin. Attention heads are 32 wide everywhere.
+
+    Attributes:
+        image_px, patch_px: side of the square picture and of a patch; 2x2 patches become one image token.
+        vision_width, vision_layers, vision_mlp: the vision transformer; the adapter pools its last and middle layer.
+        text_width, text_layers, text_kv_heads, text_mlp: the decoder.
+        adapter_mlp: hidden width of the projector from vision to text.
+        rope_theta: base of the rotary positions; the release's 5e6 would leave most frequencies idle in 200 tokens.
+    """
+
+    image_px: int
+    patch_px: int
+    vision_width: int
+    vision_layers: int
+    vision_mlp: int
+    text_width: int
+    text_layers: int
+    text_kv_heads: int
+    text_mlp: int
+    adapter_mlp: int
+    rope_theta: float
+
+
+BOAT_TINY = TwinArchitecture(
+    image_px=112, patch_px=8, vision_width=128, vision_layers=4, vision_mlp=512, text_width=192, text_layers=6,
+    text_kv_heads=2, text_mlp=576, adapter_mlp=384, rope_theta=1000.0,
+)  # fmt: skip
+_HEAD = 32
+_CONTEXT = 1024
+
+
+def twin_config(arch: TwinArchitecture, tokenizer: Any, ids: TokenIds, action_width: int) -> Any:
+    """The transformers configuration of a twin, with the action and state ids of a release beside it."""
+    from transformers import Molmo2Config
+
+    vision_heads, text_heads = arch.vision_width // _HEAD, arch.text_width // _HEAD
+    token = tokenizer.token_to_id
+    heads = {"num_attention_heads": vision_heads, "num_key_value_heads": vision_heads, "head_dim": _HEAD}
+    turn_end, pad = token(TURN_END), token(PAD)
+    return Molmo2Config(
+        text_config={
+            "hidden_size": arch.text_width, "num_attention_heads": text_heads, "num_key_value_heads": arch.text_kv_heads,
+            "head_dim": _HEAD, "vocab_size": ids.base_size, "additional_vocab_size": len(IMAGE_TOKENS),
+            "num_hidden_layers": arch.text_layers, "intermediate_size": arch.text_mlp, "qk_norm_type": "qwen3",
+            "max_position_embeddings": _CONTEXT, "tie_word_embeddings": False,
+            "rope_parameters": {"rope_type": "default", "rope_theta": arch.rope_theta},
+            "bos_token_id": turn_end, "eos_token_id": turn_end, "pad_token_id": pad,
+        },
+        vision_config={
+            **heads, "hidden_size": arch.vision_width, "intermediate_size": arch.vision_mlp,
+            "num_hidden_layers": arch.vision_layers, "image_size": [arch.image_px, arch.image_px], "patch_size": arch.patch_px,
+        },
+        adapter_config={
+            **heads, "hidden_size": arch.vision_width, "intermediate_size": arch.adapter_mlp,
+            "text_hidden_size": arch.text_width, "vision_feature_layer": [arch.vision_layers - 1, arch.vision_layers // 2 - 1],
+        },
+        image_start_token_id=token("<im_start>"), image_end_token_id=token("<im_end>"), image_patch_id=token("<im_patch>"),
+        low_res_image_start_token_id=token("<low_res_im_start>"), frame_start_token_id=token("<frame_start>"),
+        frame_end_token_id=token("<frame_end>"), tie_word_embeddings=False, bos_token_id=turn_end, eos_token_id=turn_end,
+        pad_token_id=pad, action_output_token_id=token("<action_output>"), action_start_token_id=ids.action_start,
+        action_end_token_id=token("<action_end>"), action_token_start_id=ids.action_block, num_action_tokens=action_width,
+        state_start_token_id=token("<state_start>"), state_end_token_id=token("<state_end>"),
+        state_token_start_id=ids.state_start, num_state_tokens=STATE_BINS, state_format="discrete", action_mode="discrete",
+        add_setup_tokens=True, add_control_tokens=True, n_obs_steps=1, norm_stats_filename="norm_stats.json",
+    )  # fmt: skip
+
+
+def build_twin(config: Any, *, seed: int) -> Any:
+    """A twin with fresh weights that depend on `config` and `seed` alone."""
+    from transformers import Molmo2ForConditionalGeneration
+
+    model = Molmo2ForConditionalGeneration(config)
+    _initialise(model, seed)
+    return model.eval()
+
+
+@torch.no_grad()
+def _initialise(model: Any, seed: int) -> None:
+    """Matrices N(0, 1/fan_in), those that write into a residual stream divided by sqrt(2 * layers); tables N(0, 0.2).
+
+    transformers' default of 0.02 leaves the pictures without effect on the logits (1e-6) in a network this narrow.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    depth = {"vision_tower": model.config.vision_config.num_hidden_layers, "language_model": model.config.text_config.num_hidden_layers}
+    for name, weight in sorted(model.named_parameters()):
+        if name.endswith("bias"):
+            weight.zero_()
+        elif weight.ndim == 1:
+            weight.fill_(1.0)
+        elif "embed" in name.split(".")[-2] and "patch" not in name or name.endswith("positional_embedding"):
+            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.2)
+        else:
+            layers = next((n for part, n in depth.items() if part in name), None)
+            writes = name.split(".")[-2] in ("o_proj", "down_proj", "fc2") and layers is not None
+            gain = 1.0 / math.sqrt(2 * layers) if writes and layers else 1.0
+            weight.copy_(torch.randn(weight.shape, generator=generator) * (gain / math.sqrt(weight.shape[1])))
+
+
+def save_model(model: Any, directory: Path) -> None:
+    """Write `config.json` and `model.safetensors` (float32, released key names)."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    state = {k: v.detach().to("cpu", torch.float32) for k, v in model.state_dict().items()}
+    released = revert_weight_conversion(model, state)
+    whole, base = model.model.language_model.embed_tokens.weight.detach().cpu().float(), model.config.text_config.vocab_size
+    for key in [k for k in released if k.endswith("wte.embedding") or k.endswith("wte.new_embedding")]:
+        # transformers splits the table into equal halves; a release splits it where the base vocabulary ends.
+        released[key] = whole[:base] if key.endswith("wte.embedding") else whole[base:]
+    save_file({k: v.contiguous().clone() for k, v in released.items()}, directory / WEIGHTS, metadata={"format": "pt"})
+    config = {**model.config.to_dict(), "architectures": ["Molmo2ForConditionalGeneration"], "dtype": "float32"}
+    (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def load_model(directory: Path) -> Any:
+    """Read a twin that `save_model` wrote, in evaluation mode and float32.
+
+    Raises:
+        ConfigError: files are missing, the configuration is of another model type (transformers would then leave weights
+            random without an error), or a weight is missing, unexpected or of another shape.
+    """
+    from transformers import Molmo2Config, Molmo2ForConditionalGeneration
+
+    path = directory / CONFIG
+    try:
+        raw = json.loads(path.read_text())
+        stored = load_file(directory / WEIGHTS)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no usable policy checkpoint: {error}", where=str(directory)) from error
+    if raw.get("model_type") != "molmo2":
+        raise ConfigError(f"model_type is {raw.get('model_type')!r}, not 'molmo2'", where=str(path))
+    try:
+        model, report = Molmo2ForConditionalGeneration.from_pretrained(
+            None, config=Molmo2Config(**raw), state_dict=stored, dtype=torch.float32, output_loading_info=True
+        )
+    except RuntimeError as error:
+        raise ConfigError("the weights do not fit the configuration", where=str(directory)) from error
+    wrong = [f"{kind} {key}" for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in sorted(report[kind])]
+    if wrong:
+        raise ConfigError(f"{len(wrong)} weights do not fit, first: {wrong[0]}", where=str(directory / WEIGHTS))
+    return model.eval()

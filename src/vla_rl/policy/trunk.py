@@ -1,0 +1,148 @@
+"""The forward pass of a Molmo2 policy, without the parts that do not batch.
+
+In: a native `Molmo2ForConditionalGeneration`, a fixed prompt layout, frames and state bins as tensors. Out: hidden states
+of the action tokens and their logits over the action block. Every weight is applied by transformers' own modules (so
+adapters wrapped around a projection work); what is replaced is the glue between them, which in `model.forward` synchronises
+with the GPU four times a call (list of split sizes, two boolean gathers, a masked scatter) and builds masks anew. Tests
+hold the result equal to `model.forward`. No loss, no sampling, no text head.
+
+Shapes: B rows, C cameras, P prompt tokens, T action tokens, L tokens in the text stack, D text width, J joints, V bins,
+N = B * C pictures, I image tokens per picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vla_rl.policy.tokenizer import PromptLayout, TokenIds
+from vla_rl.policy.vision import pack_frames, pooling_index
+
+
+@dataclass(frozen=True)
+class PromptTensors:
+    """A prompt layout and the picture geometry as tensors on the model's device."""
+
+    template_P: Tensor
+    block_P: Tensor
+    state_slots_J: Tensor
+    image_slots: Tensor
+    pooling_I4: Tensor
+    ids: TokenIds
+    image_px: int
+    patch_px: int
+
+    @classmethod
+    def of(cls, layout: PromptLayout, ids: TokenIds, *, image_px: int, patch_px: int, device: str) -> PromptTensors:
+        """Move a layout to `device`."""
+        arrays = (layout.template_P, layout.block_P, layout.state_slots_J, layout.image_slots_I)
+        index = pooling_index(image_px=image_px, patch_px=patch_px).to(device)
+        return cls(*(torch.from_numpy(a).to(device) for a in arrays), index, ids, image_px, patch_px)
+
+    @property
+    def length(self) -> int:
+        """Prompt tokens, P, the fed ``<action_start>`` included."""
+        return self.template_P.shape[0]
+
+    def prompt_ids(self, state_bins_BJ: Tensor) -> Tensor:
+        """Token ids int64 [B, P] of prompts that differ in their state bins only."""
+        ids = self.template_P.expand(state_bins_BJ.shape[0], -1).clone()
+        ids[:, self.state_slots_J] = state_bins_BJ.long() + self.ids.state_start
+        return ids
+
+    def attention_mask(self, length: int) -> Tensor:
+        """Bool [1, 1, length, length]: causal, and both ways among picture tokens. Action tokens follow the prompt."""
+        block = nn.functional.pad(self.block_P, (0, length - self.length))
+        causal = torch.ones(length, length, dtype=torch.bool, device=block.device).tril()
+        return (causal | (block[:, None] & block[None, :]))[None, None]
+
+
+class DecodeCache:
+    """Keys and values of every layer in one buffer of fixed size; rows of a batch stand at the same position.
+
+    Follows the call that transformers' attention makes (`update`), and returns the filled part.
+    """
+
+    def __init__(self, layers: int, rows: int, kv_heads: int, length: int, head_dim: int, like: Tensor) -> None:
+        self.keys = like.new_zeros(layers, rows, kv_heads, length, head_dim)
+        self.values = torch.zeros_like(self.keys)
+        self.position = 0
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, **_: Any) -> tuple[Tensor, Tensor]:
+        """Write the new tokens' keys and values at `position`; return everything up to and with them."""
+        end = self.position + keys.shape[2]
+        self.keys[layer, :, :, self.position : end] = keys
+        self.values[layer, :, :, self.position : end] = values
+        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+
+
+def image_tokens(model: Any, patches_NPF: Tensor, pooling_I4: Tensor) -> Tensor:
+    """Text-width features of every image token, [N, I, D]: vision tower, 2x2 attention pooling, projector."""
+    tower, adapter = model.model.vision_tower, model.model.multi_modal_projector
+    hidden = tower.patch_embedding(patches_NPF)
+    hidden = hidden + tower.positional_embedding.to(hidden.dtype)
+    wanted = [layer % len(tower.layers) for layer in model.config.adapter_config.vision_feature_layer]
+    outputs: dict[int, Tensor] = {}
+    for i, layer in enumerate(tower.layers[: max(wanted) + 1]):
+        hidden = layer(hidden, None)
+        outputs[i] = hidden
+    features = torch.cat([outputs[i] for i in wanted], dim=-1)
+    valid = pooling_I4 >= 0
+    window = features[:, pooling_I4.clamp(min=0)] * valid[..., None].to(features.dtype)
+    query = window.sum(-2, keepdim=True) / valid.sum(-1).clamp(min=1).to(features.dtype)[:, None, None]
+    shown = valid.repeat(len(window), 1)[:, None, None, :]
+    pooled, _ = adapter.image_pooling_2d(query.flatten(0, 1), window.flatten(0, 1), attention_mask=shown)
+    return adapter.image_projector(pooled.squeeze(1)).unflatten(0, window.shape[:2])
+
+
+def prompt_embeddings(model: Any, prompt: PromptTensors, frames: Tensor, state_bins_BJ: Tensor) -> Tensor:
+    """Input embeddings [B, P, D] of the prompts, with picture features added at the patch tokens.
+
+    Args:
+        frames: uint8 [B, C, height, width, 3].
+        state_bins_BJ: integer [B, J].
+    """
+    patches = pack_frames(frames, image_px=prompt.image_px, patch_px=prompt.patch_px)
+    features = image_tokens(model, patches, prompt.pooling_I4)
+    embedded = model.model.language_model.embed_tokens(prompt.prompt_ids(state_bins_BJ))
+    features = features.reshape(len(embedded), -1, embedded.shape[-1]).to(embedded.dtype)
+    return embedded.index_add(1, prompt.image_slots, features)
+
+
+def text_stack(model: Any, embedded: Tensor, start: int, mask: Tensor | None, cache: DecodeCache | None = None) -> Tensor:
+    """Decoder layers over [B, L, D] embeddings that stand at positions `start`, `start` + 1, ...; before the final norm."""
+    text = model.model.language_model
+    positions = torch.arange(start, start + embedded.shape[1], device=embedded.device)[None]
+    tables: dict[str, Callable] = {"scaled": text.rotary_emb, "unscaled": text.rotary_emb_unscaled}
+    rotary = {kind: tables[kind](embedded, position_ids=positions) for kind in set(text.rope_types)}
+    hidden = embedded
+    for layer, kind in zip(text.layers, text.rope_types, strict=True):
+        hidden = layer(hidden, attention_mask=mask, position_embeddings=rotary[kind], cache=cache)
+    return hidden
+
+
+def block_logits(model: Any, hidden: Tensor, block_start: int, width: int) -> Tensor:
+    """Logits over the action block only, float32 [..., V], of hidden states before the final norm."""
+    normed = model.model.language_model.norm(hidden)
+    return nn.functional.linear(normed, model.lm_head.weight[block_start : block_start + width]).float()
+
+
+def action_logits(model: Any, prompt: PromptTensors, width: int, frames: Tensor, state_bins_BJ: Tensor, bins_BT: Tensor) -> Tensor:
+    """Teacher-forced logits of every action token, float32 [B, T, V].
+
+    Tokens only see what stands before them, so right padding of `bins_BT` (any bin) changes nothing before it.
+
+    Args:
+        frames: uint8 [B, C, height, width, 3].
+        state_bins_BJ: integer [B, J].
+        bins_BT: integer [B, T], the streams; the last column is predicted but not fed.
+    """
+    embedded = prompt_embeddings(model, prompt, frames, state_bins_BJ)
+    fed = model.model.language_model.embed_tokens(bins_BT[:, :-1].long() + prompt.ids.action_block)
+    sequence = torch.cat([embedded, fed.to(embedded.dtype)], dim=1)
+    hidden = text_stack(model, sequence, 0, prompt.attention_mask(sequence.shape[1]))
+    return block_logits(model, hidden[:, prompt.length - 1 :], prompt.ids.action_block, width)

@@ -1,0 +1,129 @@
+"""The one place that imports MuJoCo, because the OpenGL backend must be chosen before that import.
+
+In: the environment variable ``MUJOCO_GL`` (honoured when set) and the GL libraries of this machine. Out: the module
+`mujoco`, and `check_rendering`, a canary picture. Without any GL library the physics still works; rendering raises a
+`MachineError` that names the missing package. Windowed rendering (GLFW) is used only when the user asks for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vla_rl.errors import MachineError
+
+if TYPE_CHECKING:
+    import mujoco
+
+APT_OSMESA = "apt-get install -y --no-install-recommends libosmesa6"
+APT_EGL = "apt-get install -y --no-install-recommends libegl1 libgl1"
+_LIBRARIES = {"egl": (("libEGL.so.1",), ("libGL.so.1", "libOpenGL.so.0")), "osmesa": (("libOSMesa.so.8", "libOSMesa.so.6"),)}
+
+
+def _loads(name: str) -> bool:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+def choose_backend() -> str:
+    """The value for ``MUJOCO_GL``: the user's own, else ``egl``, else ``osmesa``, else ``disable`` (no GL library)."""
+    if chosen := os.environ.get("MUJOCO_GL", "").strip().lower():
+        return chosen
+    for backend, needed in _LIBRARIES.items():
+        if all(any(map(_loads, alternatives)) for alternatives in needed):
+            return backend
+    return "disable"
+
+
+def rendering_error(backend: str, cause: BaseException | None = None) -> MachineError:
+    """The `MachineError` for a machine that cannot render, with the package that makes it work.
+
+    Args:
+        backend: what ``MUJOCO_GL`` was or would have been.
+        cause: the original exception, quoted in the message.
+    """
+    reason = f" ({type(cause).__name__}: {cause})" if cause else ""
+    if backend in ("disable", "off", "0", "false"):
+        user_set = os.environ.get("MUJOCO_GL", "").strip().lower() == backend
+        what = "MUJOCO_GL switches rendering off" if user_set else "no OpenGL library was found for rendering"
+        fix = "unset MUJOCO_GL, or run: " if user_set else "run: "
+        return MachineError(what + reason, where="rendering", remedy=f"{fix}{APT_OSMESA}  (or: {APT_EGL})")
+    apt = {"egl": APT_EGL, "osmesa": APT_OSMESA}.get(backend, APT_OSMESA)
+    return MachineError(
+        f"rendering with MUJOCO_GL={backend} does not work on this machine{reason}",
+        where="rendering",
+        remedy=f"run: {apt}  (then, if you set MUJOCO_GL, unset it or set it to egl or osmesa)",
+    )
+
+
+def _import_mujoco() -> None:
+    """Import MuJoCo under the chosen backend.
+
+    Raises:
+        MachineError: the backend's library is missing or broken.
+    """
+    backend = choose_backend()
+    had = os.environ.get("MUJOCO_GL")
+    os.environ["MUJOCO_GL"] = backend
+    try:
+        import mujoco  # noqa: F401
+    except (ImportError, AttributeError, RuntimeError) as error:
+        raise rendering_error(backend, error) from None
+    finally:
+        # A "disable" of our own must not outlive this import: a child process would take it for the user's wish.
+        if had is None and backend == "disable":
+            del os.environ["MUJOCO_GL"]
+
+
+_import_mujoco()
+
+import mujoco  # noqa: E402
+
+
+def new_renderer(model: mujoco.MjModel, width_px: int, height_px: int) -> mujoco.Renderer:
+    """An off-screen renderer for `model`.
+
+    Raises:
+        MachineError: no OpenGL context can be made on this machine.
+    """
+    backend = choose_backend()
+    make = getattr(mujoco, "Renderer", None)
+    if make is None or backend == "disable":
+        raise rendering_error(backend)
+    try:
+        return make(model, height=height_px, width=width_px)
+    except Exception as error:  # PyOpenGL, EGL and OSMesa each raise classes of their own
+        raise rendering_error(backend, error) from None
+
+
+@functools.cache
+def check_rendering() -> str:
+    """Render one small picture and check that it is not blank. Returns the backend in use.
+
+    Raises:
+        MachineError: no context, or the picture does not show what it must (a broken driver).
+    """
+    backend = choose_backend()
+    model = mujoco.MjModel.from_xml_string(
+        "<mujoco><worldbody><light pos='0 0 3'/><camera name='c' pos='0 0 2'/>"
+        "<geom size='.4' rgba='1 0 0 1'/></worldbody></mujoco>"
+    )
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    renderer = new_renderer(model, 32, 32)
+    try:
+        renderer.update_scene(data, "c")
+        picture_HW3 = renderer.render()
+        centre, corner = np.asarray(picture_HW3[16, 16], int), np.asarray(picture_HW3[0, 0], int)
+    finally:
+        renderer.close()
+    if not (centre[0] > 60 and centre[0] > 2 * centre[1] and corner[0] < centre[0]):
+        raise rendering_error(backend, RuntimeError(f"the canary picture shows {centre.tolist()}, not a red ball"))
+    return backend

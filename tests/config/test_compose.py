@@ -1,0 +1,104 @@
+"""Composition: typed keys, named mistakes, plain output."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from vla_rl import paths
+from vla_rl.config.compose import compose, options
+from vla_rl.config.reader import ConfigReader
+from vla_rl.config.schema import GeometryConfig, key_help
+from vla_rl.errors import ConfigError
+
+
+def mistake(*overrides, primary="config"):
+    with pytest.raises(ConfigError) as error:
+        compose(primary, overrides)
+    assert error.value.exit_code == 2
+    return str(error.value)
+
+
+def test_a_mistyped_key_names_its_nearest_match():
+    assert "did you mean geometry.seeds?" in mistake("geometry.seds=3")
+    assert "did you mean reward.success_bonus?" in mistake("reward.success_bonu=3")
+    assert "did you mean reward?" in mistake("rewrd=v1")
+
+
+def test_an_unknown_group_option_lists_the_options():
+    message = mistake("reward=v9")
+    assert "reward" in message and "v1" in message and "schema_" not in message
+    assert "did you mean experiment=quickstart?" in mistake("experiment=quickstrt")
+
+
+@pytest.mark.parametrize(
+    "override", ["geometry.seeds=abc", "geometry.seeds=2.5", "geometry=3", "optim=null", "optim.lr", "sim.max_ticks=[1"]
+)
+def test_a_wrong_value_is_one_error_that_names_the_key(override):
+    assert override.split("=")[0].split(".")[0] in mistake(override)
+
+
+@pytest.mark.parametrize("override", ["+geometry.extra=1", "++geometry.seeds=1", "~geometry", "~geometry.seeds"])
+def test_keys_can_be_set_but_neither_added_nor_deleted(override):
+    assert "adds or deletes" in mistake(override)
+
+
+def test_every_missing_value_is_listed():
+    assert "sft.demos" in mistake(primary="sft")
+
+
+def test_every_option_of_every_group_composes_and_is_plain_json():
+    for group in sorted(p.name for p in paths.conf_dir().iterdir() if p.is_dir()):
+        for option in options(group):
+            primary = "config"
+            tree = compose(primary, [f"{group}={option}"]).tree
+            assert json.loads(json.dumps(tree)) == tree
+
+
+def test_the_configuration_tree_has_no_interpolation_that_changes_between_reads():
+    for path in paths.conf_dir().rglob("*"):
+        if path.is_file():
+            assert path.suffix == ".yaml", path
+            assert not any(mark in path.read_text() for mark in ("${now", "${hydra", "${oc.env")), path
+
+
+def test_composing_leaves_a_host_hydra_untouched():
+    GlobalHydra.instance().clear()
+    compose("config")
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_composition_is_independent_of_the_working_directory(tmp_path):
+    code = "from vla_rl.config.compose import compose; print(compose('config').digest())"
+    here = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert here.stdout == there.stdout
+
+
+def test_every_key_explains_itself():
+    unexplained = [path for path, _, text in key_help() if not text]
+    assert unexplained == []
+
+
+def test_a_key_that_nothing_reads_fails_the_run():
+    reader = ConfigReader({"geometry": {**compose("config").tree["geometry"]}, "plugins": []})
+    geometry = reader.section("geometry", GeometryConfig)
+    _ = geometry.seeds, geometry.draws, geometry.temperature, geometry.train_seed_base, geometry.min_group_std_cm
+    with pytest.raises(ConfigError, match="nothing reads geometry.advantage_clip"):
+        reader.check_consumed()
+    _ = geometry.advantage_clip
+    reader.check_consumed()
+
+
+def test_a_section_is_read_only():
+    geometry = compose("config").section("geometry", GeometryConfig)
+    with pytest.raises(AttributeError, match="read-only"):
+        geometry.seeds = 3
+
+
+def test_the_digest_changes_with_any_value_and_ignores_what_it_is_told_to():
+    base, other, elsewhere = compose("config"), compose("config", ["optim.lr=1e-4"]), compose("config", ["run.dir=x"])
+    assert base.digest() != other.digest()
+    assert base.digest() != elsewhere.digest() and base.digest("run.dir") == elsewhere.digest("run.dir")

@@ -1,0 +1,75 @@
+"""Seed text, seed bands and named random streams."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vla_rl.errors import ConfigError
+from vla_rl.seeds import BANDS, check_disjoint, check_use, format_seeds, parse_seeds, stream
+
+
+def test_ranges_are_inclusive_and_order_is_kept():
+    assert parse_seeds("0-3,10,5-6") == (0, 1, 2, 3, 10, 5, 6)
+    assert parse_seeds(300) == (300,)
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-", "-3", "5-2", "1,1", "1-3,2", "1;2", "1.5"])
+def test_anything_else_is_refused_with_the_text_named(text):
+    with pytest.raises(ConfigError) as error:
+        parse_seeds(text)
+    assert repr(text) in str(error.value)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=30, unique=True))
+def test_formatting_is_the_inverse_of_parsing(seeds):
+    assert parse_seeds(format_seeds(seeds)) == tuple(seeds)
+
+
+def test_bands_do_not_overlap():
+    ordered = sorted(BANDS, key=lambda band: band.first)
+    assert all(a.last < b.first for a, b in zip(ordered, ordered[1:], strict=False))
+
+
+@pytest.mark.parametrize(
+    ("seed", "use", "allowed"),
+    [
+        (0, "eval", True),
+        (99, "train", False),
+        (300, "train", False),
+        (200000, "train", True),
+        (200000, "demos", False),
+        (100000, "demos", True),
+        (700000, "train", False),
+        (700000, "demos", False),
+        (150, "eval", False),
+    ],
+)
+def test_a_band_is_open_to_its_registered_uses_only(seed, use, allowed):
+    if allowed:
+        check_use([seed], use, where="test")
+    else:
+        with pytest.raises(ConfigError, match=str(seed)):
+            check_use([seed], use, where="test")
+
+
+def test_training_on_a_held_out_seed_is_refused():
+    check_disjoint([1, 2], [3])
+    with pytest.raises(ConfigError, match="2-3"):
+        check_disjoint([1, 2, 3], [2, 3, 4])
+
+
+def test_streams_repeat_and_differ_in_purpose_and_in_every_key():
+    def draw(*key):
+        return stream(*key).standard_normal(4)
+
+    base = draw("token", 0, 1, 2, 3)
+    assert np.array_equal(base, draw("token", 0, 1, 2, 3))
+    others = [
+        ("tokens", 0, 1, 2, 3),
+        ("token", 1, 1, 2, 3),
+        ("token", 0, 2, 2, 3),
+        ("token", 0, 1, 3, 3),
+        ("token", 0, 1, 2, 4),
+    ]
+    assert all(not np.array_equal(base, draw(*key)) for key in others)
