@@ -1,4 +1,4 @@
-"""The resume state of a supervised run: named tensors in files of bounded size plus a small JSON, swapped in atomically.
+"""The resume state of a supervised run: named tensors in files of bounded size and a small JSON, swapped in as one.
 
 In: weights, optimiser state and counters. Out: `checkpoint_NNNNNN/`, of which the newest complete one is kept. Files
 stay below 15 MiB so that a run can move between machines that cap file sizes. Exporting a policy is `VlaPolicy.save`.
@@ -68,7 +68,8 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         for i in range(state["files"]):
             tensors.update(load_file(path / f"tensors_{i:02d}.safetensors"))
     except Exception as error:  # safetensors raises its own type for a damaged file
-        raise IntegrityError(f"the checkpoint cannot be read: {error}", where=str(path), remedy="delete it to start over") from error
+        what = f"the checkpoint cannot be read: {error}"
+        raise IntegrityError(what, where=str(path), remedy="delete it to start over") from error
     return tensors, state
 
 

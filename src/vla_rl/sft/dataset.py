@@ -1,7 +1,7 @@
 """From demonstration shards to what a training step gathers: normalisation, codec, token labels, frames.
 
-In: a directory written by `demos`. Out: fitted `NormStats` and `FastCodec`, and `TrainingRows` on a device. On a GPU all
-frames are loaded once (a row is two pictures: 135 k rows of 112 px are 10 GB); on the CPU they stay memory-mapped.
+In: a directory written by `demos`. Out: fitted `NormStats` and `FastCodec`, and `TrainingRows` on a device. On a GPU
+all frames are loaded once (a row is two pictures: 135 k rows of 112 px are 10 GB); on the CPU they stay memory-mapped.
 Sampling order and augmentation are the trainer's.
 
 Shapes: N rows, R rows of a batch, C cameras, T tokens (padded), J joints, H ticks of a chunk.
@@ -59,7 +59,9 @@ def open_demonstrations(directory: Path) -> Demonstrations:
     shards = [read_shard(directory, i) for i in range(len(recipe.shards())) if shard_paths(directory, i)[2].exists()]
     shards = [shard for shard in shards if len(shard)]
     if not shards:
-        raise UsageError("no successful demonstration here", where=str(directory), remedy="record more seeds with `vla-rl demos`")
+        raise UsageError(
+            "no successful demonstration here", where=str(directory), remedy="record more seeds with `vla-rl demos`"
+        )
     return Demonstrations(
         recipe=recipe,
         frames=tuple(shard.frames for shard in shards),

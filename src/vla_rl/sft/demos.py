@@ -26,12 +26,14 @@ from vla_rl import errors
 from vla_rl.config.build import build
 from vla_rl.errors import RolloutError, UsageError, VlaRlError
 from vla_rl.rollout.events import OnEvent
-from vla_rl.seeds import check_use, stream
+from vla_rl.seeds import check_use
 from vla_rl.sft.events import ShardRecorded
 from vla_rl.sft.shards import DemoRecipe, DemoRows, make_recipe, shard_paths, write_json, write_recipe, write_shard
 
 SUMMARY_FILE = "summary.json"
 SHARD_ATTEMPTS = 3
+# Disturbance of noisy episodes: range of the noise on the executed targets, and spread of the start pose.
+NOISE_DEG, START_JITTER_DEG = (0.5, 2.0), 3.0
 
 
 @dataclass(frozen=True)
@@ -136,12 +138,6 @@ def summarise(directory: Path, recipe: DemoRecipe, *, wall_s: float) -> DemoSumm
     )
 
 
-def episode_mix(seed: int, *, noise_share: float, miss_share: float) -> tuple[bool, bool]:
-    """(noisy, missed) of a seed: a function of the seed and the shares alone."""
-    noisy, missed = stream("demo-mix", seed).random(2)
-    return bool(noisy < noise_share), bool(missed < miss_share)
-
-
 def _check_shares(workers: int, shard_seeds: int, record_every: int, noise_share: float, miss_share: float) -> None:
     for name, value in (("workers", workers), ("shard_seeds", shard_seeds), ("record_every", record_every)):
         if value < 1:
@@ -182,11 +178,11 @@ def _record_shards(
                 process.join()
                 tries[index] += 1
                 if tries[index] >= SHARD_ATTEMPTS:
-                    raise RolloutError(
-                        f"shard {index} killed its recorder {tries[index]} times (last exit code {process.exitcode})",
-                        where=str(out_dir),
-                        remedy="look for memory pressure or GL driver errors; the finished shards are kept, repeat the command to go on",
+                    what = f"shard {index} killed its recorder {tries[index]} times (exit code {process.exitcode})"
+                    remedy = (
+                        "look for memory pressure or GL driver errors; finished shards are kept, repeat the command"
                     )
+                    raise RolloutError(what, where=str(out_dir), remedy=remedy)
                 pending.appendleft(index)
                 assign(*_hire(out_dir, recipe))
     finally:
@@ -223,7 +219,10 @@ def _finished(connection: Connection, index: int) -> bool:
     kind, parts, trace = failure
     if kind is not None:
         raise getattr(errors, kind)(parts[0], where=parts[1], remedy=parts[2])
-    raise RolloutError(f"recording shard {index} failed:\n{trace}", remedy="the finished shards are kept; repeat the command after a fix")
+    raise RolloutError(
+        f"recording shard {index} failed:\n{trace}",
+        remedy="the finished shards are kept; repeat the command after a fix",
+    )
 
 
 # ----------------------------------------------------------------------------------------------------- child: record
@@ -249,20 +248,27 @@ def _worker(connection: Connection, out_dir: str, recipe: DemoRecipe) -> None:
 
 def record_shard(expert: Any, recipe: DemoRecipe, seeds: tuple[int, ...]) -> tuple[DemoRows, list[dict[str, Any]]]:
     """Run the expert on each seed; rows of the kept episodes and the outcome of every attempt."""
+    from vla_rl.sim.expert import DemoNoise
+
+    noise = DemoNoise(
+        noisy_share=recipe.noise_share,
+        noise_deg=NOISE_DEG,
+        start_jitter_deg=START_JITTER_DEG,
+        miss_share=recipe.miss_share,
+    )
     kept: list[DemoRows] = []
     attempts: list[dict[str, Any]] = []
     for seed in seeds:
-        noisy, missed = episode_mix(seed, noise_share=recipe.noise_share, miss_share=recipe.miss_share)
-        episode = run_expert(expert, seed, noisy=noisy, missed=missed, record_every=recipe.record_every)
+        episode = expert.run(seed, noise=noise, record_every=recipe.record_every, render=True)
         if episode.ok:
-            kept.append(episode_rows(episode, seed, recipe))
+            kept.append(episode_rows(episode, seed, chunk_ticks=recipe.chunk_ticks))
         attempts.append(
             {
                 "seed": seed,
-                "noisy": noisy,
-                "missed": missed,
-                "kept": bool(episode.ok),
-                "failure": None if episode.ok else str(episode.fail),
+                "noisy": episode.noisy,
+                "missed": episode.missed,
+                "kept": episode.ok,
+                "failure": episode.fail,
                 "ticks": len(episode.targets_deg),
                 "rows": len(kept[-1]) if episode.ok else 0,
             }
@@ -270,38 +276,32 @@ def record_shard(expert: Any, recipe: DemoRecipe, seeds: tuple[int, ...]) -> tup
     return join_rows(kept, recipe), attempts
 
 
-def run_expert(expert: Any, seed: int, *, noisy: bool, missed: bool, record_every: int) -> Any:
-    """One expert episode of the given kind, with its recorded frames."""
-    raise NotImplementedError
-
-
-def episode_rows(episode: Any, seed: int, recipe: DemoRecipe) -> DemoRows:
+def episode_rows(episode: Any, seed: int, *, chunk_ticks: int) -> DemoRows:
     """Recorded ticks of one episode with the chunk of joint targets that follows each of them.
 
     A chunk that reaches past the end repeats the last target: the expert stays where it ended.
     """
-    chunk_ticks = int(recipe.env["chunk_ticks"])
-    targets = np.asarray(episode.targets_deg, dtype=np.float64)
-    padded = np.concatenate([targets, np.repeat(targets[-1:], chunk_ticks, axis=0)])
-    recorded = [seen for seen in episode.observations if episode.trainable[seen[0]]]
-    ticks = np.array([tick for tick, _, _ in recorded], dtype=np.int32)
-    px = int(recipe.env["image_px"])
+    recorded = [seen for seen in episode.observations if episode.trainable_T[seen.tick]]
+    tick = np.array([seen.tick for seen in recorded], dtype=np.int32)
+    padded = np.concatenate([episode.targets_deg, np.repeat(episode.targets_deg[-1:], chunk_ticks, axis=0)])
     return DemoRows(
-        frames=np.stack([frames for _, frames, _ in recorded]) if recorded else np.zeros((0, 2, px, px, 3), np.uint8),
-        state_deg=np.array([state for _, _, state in recorded], dtype=np.float64).reshape(len(ticks), targets.shape[1]),
-        targets_deg=np.stack([padded[t : t + chunk_ticks] for t in ticks]).astype(np.float32)
-        if recorded
-        else np.zeros((0, chunk_ticks, targets.shape[1]), np.float32),
-        seed=np.full(len(ticks), seed, dtype=np.int64),
-        tick=ticks,
+        frames=np.stack([seen.frames for seen in recorded]),
+        state_deg=np.stack([seen.state_deg for seen in recorded]),
+        targets_deg=padded[tick[:, None] + np.arange(chunk_ticks)].astype(np.float32),
+        seed=np.full(len(recorded), seed, dtype=np.int64),
+        tick=tick,
     )
 
 
 def join_rows(parts: list[DemoRows], recipe: DemoRecipe) -> DemoRows:
     """Rows one after the other; the right empty arrays when nothing was kept."""
     if not parts:
-        px, chunk_ticks = int(recipe.env["image_px"]), int(recipe.env["chunk_ticks"])
-        frames, state, targets = np.zeros((0, 2, px, px, 3), np.uint8), np.zeros((0, 6)), np.zeros((0, chunk_ticks, 6), np.float32)
+        px = int(recipe.env["image_px"])
+        frames, state, targets = (
+            np.zeros((0, 2, px, px, 3), np.uint8),
+            np.zeros((0, 6)),
+            np.zeros((0, recipe.chunk_ticks, 6), np.float32),
+        )
         return DemoRows(frames, state, targets, np.zeros(0, np.int64), np.zeros(0, np.int32))
     names = ("frames", "state_deg", "targets_deg", "seed", "tick")
     return DemoRows(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})

@@ -1,12 +1,12 @@
 """How demonstrations lie on disk: one recipe file and, per block of seeds, three shard files.
 
-In: rows of recorded episodes. Out: files, and back. A shard is a fixed block of consecutive seeds of the recipe, so what
-it holds does not depend on how many processes recorded it; its JSON file is renamed into place last, so a shard either
-is complete or does not exist. Recording (`demos`) and training tensors (`dataset`) are elsewhere.
+In: rows of recorded episodes. Out: files, and back. A shard is a fixed block of consecutive seeds of the recipe, so
+what it holds does not depend on how many processes recorded it; its JSON file is renamed into place last, so a shard
+either is complete or does not exist. Recording (`demos`) and training tensors (`dataset`) are elsewhere.
 
-Directory: `demos.json` (recipe), `shard_00000.frames.npy` (uint8 [row, camera, height, width, 3]), `shard_00000.rows.npz`
-(state_deg float64 [row, 6], targets_deg float32 [row, 30, 6], seed int64 [row], tick int32 [row]), `shard_00000.json`
-(outcome of every attempted seed).
+Directory: `demos.json` (recipe), `shard_00000.frames.npy` (uint8 [row, camera, height, width, 3]),
+`shard_00000.rows.npz` (state_deg float64 [row, 6], targets_deg float32 [row, 30, 6], seed int64 [row], tick int32
+[row]) and `shard_00000.json` (outcome of every attempted seed).
 """
 
 from __future__ import annotations
@@ -49,6 +49,11 @@ class DemoRecipe:
     noise_share: float
     miss_share: float
     scene_hash: str
+
+    @property
+    def chunk_ticks(self) -> int:
+        """Ticks of a target chunk."""
+        return int(self.env["chunk_ticks"])
 
     def shards(self) -> list[tuple[int, ...]]:
         """The seeds of each shard, in order."""
@@ -93,7 +98,9 @@ def write_recipe(directory: Path, recipe: DemoRecipe) -> None:
             )
         return
     if any(directory.iterdir()):
-        raise UsageError("the directory is not empty and holds no demonstrations", where=str(directory), remedy="name a new one")
+        raise UsageError(
+            "the directory is not empty and holds no demonstrations", where=str(directory), remedy="name a new one"
+        )
     write_json(directory / RECIPE_FILE, {"format": FORMAT, **asdict(recipe)})
 
 
@@ -106,7 +113,11 @@ def read_recipe(directory: Path) -> DemoRecipe:
     """
     path = directory / RECIPE_FILE
     if not path.is_file():
-        raise UsageError("no demonstrations here (demos.json is missing)", where=str(directory), remedy="record them with `vla-rl demos`")
+        raise UsageError(
+            "no demonstrations here (demos.json is missing)",
+            where=str(directory),
+            remedy="record them with `vla-rl demos`",
+        )
     stored = json.loads(path.read_text())
     if stored.pop("format", None) != FORMAT:
         raise IntegrityError("unknown demonstration format", where=str(path), remedy="record the demonstrations again")
@@ -154,8 +165,8 @@ def read_shard(directory: Path, index: int) -> DemoRows:
 
 
 def _save_bulk(path: Path, save: Callable[[BinaryIO], None]) -> None:
-    """Write a temporary file and rename it, without an fsync: a killed process loses nothing by that, and a machine that
-    goes down costs one shard, which `read_shard` notices."""
+    """Write a temporary file and rename it, without an fsync: a killed process loses nothing by that, and a machine
+    that goes down costs one shard, which `read_shard` notices."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with open(temporary, "wb") as file:
         save(file)

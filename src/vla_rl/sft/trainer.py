@@ -1,9 +1,9 @@
 """Supervised fine-tuning of a policy on demonstrated action tokens; reads from top to bottom.
 
-In: a policy, training rows and settings. Out: `policy/` (the final one), `policy_step_NNNNNN/` (extra ones), `sft.jsonl`
-and resume points. The batch and the augmentation of step k are a function of (seed, k) alone, so a resumed run repeats
-an unbroken one: bit for bit on the CPU. Weights and optimiser stay in float32; a GPU computes under bf16 autocast.
-Evaluation of what was trained is not done here.
+In: a policy, training rows and settings. Out: `policy/` (the final one), `policy_step_NNNNNN/` (extra ones),
+`sft.jsonl` and resume points. The batch and the augmentation of step k are a function of (seed, k) alone, so a resumed
+run repeats an unbroken one: bit for bit on the CPU. Weights and optimiser stay in float32; a GPU computes under bf16
+autocast. Evaluation of what was trained is not done here.
 
 Shapes: R rows, C cameras, T tokens, V bins, J joints.
 """
@@ -101,7 +101,13 @@ class SftTrainer:
         if late:
             raise UsageError(f"step {late[0]} is not one of the {steps} steps", where="sft.save_at")
         self.policy, self.rows, self.run_dir, self.seed = policy, rows, run_dir, seed
-        self.steps, self.batch_rows, self.lr, self.warmup_steps, self.grad_clip = steps, batch_rows, lr, warmup_steps, grad_clip
+        self.steps, self.batch_rows, self.lr, self.warmup_steps, self.grad_clip = (
+            steps,
+            batch_rows,
+            lr,
+            warmup_steps,
+            grad_clip,
+        )
         self.shift_px, self.state_jitter_bins = shift_px, state_jitter_bins
         self.save_at, self.log_every, self.checkpoint_every_s = frozenset(save_at), log_every, checkpoint_every_s
         self.max_wall_s, self.on_event = max_wall_s, on_event
@@ -175,7 +181,11 @@ class SftTrainer:
     def _log(self) -> None:
         loss, accuracy, norm = (float(torch.stack(values).double().mean()) for values in zip(*self.window, strict=True))
         if not math.isfinite(loss):
-            raise StoppedRun(f"the loss is {loss} at step {self.step}", where="sft.lr", remedy="lower sft.lr or lengthen sft.warmup_steps")
+            raise StoppedRun(
+                f"the loss is {loss} at step {self.step}",
+                where="sft.lr",
+                remedy="lower sft.lr or lengthen sft.warmup_steps",
+            )
         now = time.monotonic()
         event = SftLogged(
             step=self.step, steps=self.steps, loss=loss, accuracy=accuracy, grad_norm=norm,
@@ -196,9 +206,13 @@ class SftTrainer:
         return final
 
     def _checkpoint(self) -> None:
-        tensors = {f"weight/{name}": p for name, p in self.parameters.items()} | optimizer_tensors(self.optimizer, self.names)
+        tensors = {f"weight/{name}": p for name, p in self.parameters.items()} | optimizer_tensors(
+            self.optimizer, self.names
+        )
         window = [[float(value) for value in values] for values in self.window]
-        save_checkpoint(self.run_dir, self.step, tensors, {"seed": self.seed, "window": window, "last_loss": self.last_loss})
+        save_checkpoint(
+            self.run_dir, self.step, tensors, {"seed": self.seed, "window": window, "last_loss": self.last_loss}
+        )
 
     def _restore(self) -> None:
         self.run_dir.mkdir(parents=True, exist_ok=True)
@@ -210,11 +224,15 @@ class SftTrainer:
                     parameter.copy_(tensors[f"weight/{name}"])
             restore_optimizer(self.optimizer, self.names, tensors)
             self.step, self.last_loss = state["step"], state["last_loss"]
-            self.window = [tuple(torch.tensor(value, device=self.device) for value in values) for values in state["window"]]
+            self.window = [
+                tuple(torch.tensor(value, device=self.device) for value in values) for values in state["window"]
+            ]
         repair_jsonl(self.run_dir / LOG_FILE, lambda row: row["step"] <= self.step)
 
     def _result(self, policy_dir: Path | None) -> SftResult:
-        return SftResult(self.step, self.step == self.steps, policy_dir, self.last_loss, time.monotonic() - self.started)
+        return SftResult(
+            self.step, self.step == self.steps, policy_dir, self.last_loss, time.monotonic() - self.started
+        )
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup_steps: int) -> float:
@@ -223,7 +241,9 @@ def learning_rate(step: int, steps: int, peak: float, warmup_steps: int) -> floa
     return peak * decay * min(1.0, (step + 1) / max(1, warmup_steps))
 
 
-def _adamw(parameters: dict[str, Any], lr: float, betas: tuple[float, float], decay: float, *, fused: bool) -> torch.optim.AdamW:
+def _adamw(
+    parameters: dict[str, Any], lr: float, betas: tuple[float, float], decay: float, *, fused: bool
+) -> torch.optim.AdamW:
     matrices = [p for p in parameters.values() if p.ndim >= 2]
     vectors = [p for p in parameters.values() if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
