@@ -176,6 +176,20 @@ class DemosConfig:
 
 
 @dataclass
+class TwinConfig:
+    patch_px: int = key(8, "side of a vision patch; 2x2 patches become one image token")
+    vision_width: int = key(128, "width of the vision transformer")
+    vision_layers: int = key(4, "layers of the vision transformer")
+    vision_mlp: int = key(512, "hidden width of its feed-forward layers")
+    text_width: int = key(192, "width of the decoder")
+    text_layers: int = key(6, "layers of the decoder")
+    text_kv_heads: int = key(2, "key/value heads of the decoder (each head is 32 wide)")
+    text_mlp: int = key(576, "hidden width of its feed-forward layers")
+    adapter_mlp: int = key(384, "hidden width of the projector from vision to text")
+    rope_theta: float = key(1000.0, "base of the rotary positions")
+
+
+@dataclass
 class SftConfig:
     demos: str = key(MISSING, "directory written by `vla-rl demos`")
     steps: int = key(1700, "optimiser steps")
@@ -193,6 +207,7 @@ class SftConfig:
     save_at: list[int] = key([], "steps at which an extra policy directory is written")
     log_every: int = key(50, "steps between log rows")
     checkpoint_every_s: float = key(120.0, "seconds between resume points")
+    compile: bool = key(False, "compile the forward pass; pays on a GPU from some hundred steps on")
 
 
 # --------------------------------------------------------------------------------------------- primary configurations
@@ -244,6 +259,7 @@ class SftRoot:
     """`vla-rl sft`"""
 
     run: JobConfig = field(default_factory=JobConfig)
+    twin: TwinConfig = field(default_factory=TwinConfig)
     sft: SftConfig = field(default_factory=SftConfig)
     task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction the policy learns")
     plugins: list[str] = key([], "packages besides vla_rl from which components may be built")

@@ -32,9 +32,9 @@ FIXED_BIT, MOVING_BIT, BOAT_CODE = 1, 2, 4
 BOAT_PARTS = (
     ("hull", "box", (0.0210, 0.0145, 0.0090), (-0.0090, 0.0, 0.0090), 0.55, (0.80, 0.12, 0.10, 1.0)),
     ("bow", "bow", (0.01025, 0.01025, 0.0090), (0.0135, 0.0, 0.0090), 0.20, (0.80, 0.12, 0.10, 1.0)),
-    ("cabin", "box", (0.0100, 0.0095, 0.0090), (-0.0060, 0.0, 0.0270), 0.15, (0.95, 0.95, 0.92, 1.0)),
-    ("roof", "box", (0.0090, 0.0085, 0.0015), (-0.0060, 0.0, 0.0375), 0.05, (0.10, 0.22, 0.60, 1.0)),
-    ("chimney", "cylinder", (0.0035, 0.0045, 0.0), (-0.0100, 0.0, 0.0435), 0.05, (0.10, 0.10, 0.12, 1.0)),
+    ("cabin", "box", (0.0100, 0.0095, 0.0100), (-0.0060, 0.0, 0.0280), 0.15, (0.95, 0.95, 0.92, 1.0)),
+    ("roof", "box", (0.0090, 0.0085, 0.0015), (-0.0060, 0.0, 0.0395), 0.05, (0.10, 0.22, 0.60, 1.0)),
+    ("chimney", "cylinder", (0.0035, 0.0045, 0.0), (-0.0100, 0.0, 0.0455), 0.05, (0.10, 0.10, 0.12, 1.0)),
 )
 BOAT_CONTACT = {"condim": 6, "friction": (1.0, 0.02, 0.001), "solref": (0.01, 1.0)}
 TABLE_COLOUR, DISK_COLOUR, FLOOR_COLOUR = (0.60, 0.63, 0.66, 1.0), (0.50, 0.30, 0.14, 1.0), (0.25, 0.25, 0.27, 1.0)
@@ -135,7 +135,7 @@ def build_model(protocol: Protocol) -> mujoco.MjModel:
     visual.quality.offsamples, visual.quality.shadowsize = 0, 0
     visual.headlight.ambient = visual.headlight.diffuse = [LIGHT["headlight"]] * 3
     visual.headlight.specular = [0.0] * 3
-    visual.map.znear, visual.map.zfar = 0.01, 20.0
+    spec.stat.extent, visual.map.znear, visual.map.zfar = 1.0, 0.01, 20.0
     visual.global_.offwidth, visual.global_.offheight = 1280, 960
     return spec.compile()
 

@@ -1,6 +1,7 @@
 """Paired percentile bootstrap of a mean difference.
 
-In: one value per seed before and after. Out: mean difference and interval. Pairs are matched by seed, never by position.
+In: one value per seed before and after. Out: mean difference and interval. Pairs are matched by seed, never by
+position.
 """
 
 from __future__ import annotations

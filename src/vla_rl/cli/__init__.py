@@ -1,0 +1,1 @@
+"""Command line: parsing and wiring, nothing else."""

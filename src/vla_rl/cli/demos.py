@@ -1,0 +1,56 @@
+"""`vla-rl demos`: the scripted expert's demonstrations as a dataset directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from vla_rl.cli.options import parse, print_json
+from vla_rl.cli.session import new_run_dir, require_rendering
+from vla_rl.config.compose import compose
+from vla_rl.config.schema import DemosConfig, JobConfig
+from vla_rl.report.progress import ProgressView
+from vla_rl.rollout.events import Event
+from vla_rl.seeds import parse_seeds
+
+EXAMPLES = (
+    "vla-rl demos demos.seeds=100000-100099 run.dir=outputs/demos/small",
+    "vla-rl demos demos.workers=16 run.max_wall_s=540",
+)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Record, or continue to record, and print what was kept."""
+    options = parse("demos", argv, "Record demonstrations of the scripted expert.", EXAMPLES)
+    reader = compose("demos", options.overrides)
+    job, settings = reader.section("run", JobConfig), reader.section("demos", DemosConfig)
+    directory = Path(job.resume or job.dir or new_run_dir("demos"))
+    env_spec, seeds = reader.component_spec("sim"), parse_seeds(settings.seeds)
+    require_rendering()
+    from vla_rl.sft.demos import record_demos
+    from vla_rl.sft.events import ShardRecorded
+
+    with ProgressView() as view:
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, ShardRecorded):
+                view.advance("demonstrations", event.done, event.total, "shards")
+
+        summary = record_demos(
+            out_dir=directory,
+            env_spec=env_spec,
+            seeds=seeds,
+            workers=settings.workers,
+            shard_seeds=settings.shard_seeds,
+            record_every=settings.record_every,
+            noise_share=settings.noise_share,
+            miss_share=settings.miss_share,
+            on_event=on_event,
+            max_wall_s=job.max_wall_s,
+        )
+        share = f"{summary.kept} of {summary.attempts} episodes kept, {summary.rows} rows in {directory}"
+        view.say(share if summary.complete else f"{share}; continue with vla-rl demos run.resume={directory}")
+    if options.json:
+        print_json({"directory": str(directory), "complete": summary.complete, **asdict(summary)})
+    return 0

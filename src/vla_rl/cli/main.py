@@ -1,0 +1,52 @@
+"""The console script `vla-rl`: picks the command, turns user errors into one message and an exit code.
+
+Exit codes: 0 fine, 1 crash, 2 usage or configuration error, 3 stopped by its own wire, gate or budget, 4 launch
+refused, 5 integrity failure. Commands import what they need only when they run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from vla_rl import __version__
+from vla_rl.errors import EXIT_USAGE, VlaRlError
+
+COMMANDS = {
+    "train": ("vla_rl.cli.train", "GRPO on real episodes, evaluated on held-out seeds before and after"),
+    "eval": ("vla_rl.cli.evaluate", "evaluate a policy (or the scripted expert) on a seed band"),
+    "demos": ("vla_rl.cli.demos", "record demonstrations of the scripted expert"),
+    "sft": ("vla_rl.cli.sft", "fit a fresh policy to demonstrations"),
+}
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="vla-rl",
+        description="Token-level GRPO for vision-language-action policies in MuJoCo, as pre-registered experiments.",
+        epilog="commands:\n" + "\n".join(f"  {name:<8}{text}" for name, (_, text) in COMMANDS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"vla-rl {__version__}")
+    parser.add_argument("command", metavar="command", choices=COMMANDS, help=", ".join(COMMANDS))
+    options = parser.parse_args(arguments[:1])
+    try:
+        module = importlib.import_module(COMMANDS[options.command][0])
+        return int(module.run(arguments[1:]))
+    except VlaRlError as error:
+        print(f"vla-rl {options.command}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("\nvla-rl: interrupted; a run is continued with vla-rl train run.resume=<run dir>", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return EXIT_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

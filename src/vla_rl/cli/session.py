@@ -1,0 +1,60 @@
+"""How every command starts: device, threads, determinism, run directory name."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+
+from vla_rl.errors import ConfigError
+
+
+def new_run_dir(name: str) -> Path:
+    """``outputs/<name>/<UTC time>-<random>``: two runs started in the same second still differ. Not created here."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return Path("outputs") / name / f"{stamp}-{secrets.token_hex(2)}"
+
+
+def prepare_torch(device: str, threads: int, seed: int) -> str:
+    """Set threads, determinism and the global seed, and resolve the device.
+
+    Args:
+        device: ``auto``, ``cpu`` or ``cuda``.
+        threads: intra-op threads; a different number may round differently.
+        seed: run seed; sampling does not use torch's generator, initialisation of fresh weights does.
+
+    Returns:
+        ``"cpu"`` or ``"cuda"``.
+
+    Raises:
+        ConfigError: an unknown device, or cuda on a machine without a GPU.
+    """
+    # cuBLAS reads this when it starts: without it, deterministic algorithms refuse every matrix product.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    import torch
+
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"there is no device {device!r}", where="run.device", remedy="auto, cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("torch sees no GPU", where="run.device", remedy="run.device=cpu, or check the driver")
+    if threads < 1:
+        raise ConfigError(f"{threads} threads cannot compute", where="run.threads", remedy="at least 1")
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(seed)
+    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+
+
+def require_rendering() -> str:
+    """Choose the GL backend and render a canary, before any work is done.
+
+    Returns:
+        the backend in use.
+
+    Raises:
+        MachineError: a missing GL library, with the package to install.
+    """
+    from vla_rl.sim.gl import check_rendering
+
+    return check_rendering()

@@ -1,0 +1,80 @@
+"""`vla-rl sft`: fit a fresh policy to demonstrations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from vla_rl.cli.options import parse, print_json
+from vla_rl.cli.session import new_run_dir, prepare_torch
+from vla_rl.config.compose import compose
+from vla_rl.config.schema import JobConfig, SftConfig, TwinConfig
+from vla_rl.report.progress import ProgressView
+from vla_rl.rollout.events import Event
+
+EXAMPLES = (
+    "vla-rl sft sft.demos=outputs/demos/small sft.steps=200 sft.batch_rows=32 sft.warmup_steps=20",
+    "vla-rl sft sft.demos=outputs/demos/full run.max_wall_s=540 sft.save_at=[800,1700]",
+)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Train, or continue to train, and say where the policy is."""
+    options = parse("sft", argv, "Supervised fine-tuning of a fresh policy on demonstrations.", EXAMPLES)
+    reader = compose("sft", options.overrides)
+    job, settings, twin = (
+        reader.section("run", JobConfig),
+        reader.section("sft", SftConfig),
+        reader.section("twin", TwinConfig),
+    )
+    directory = Path(job.resume or job.dir or new_run_dir("sft"))
+    device = prepare_torch(job.device, job.threads, job.seed)
+    import torch
+
+    from vla_rl.policy.molmo2 import TwinArchitecture
+    from vla_rl.policy.policy import new_twin
+    from vla_rl.sft.dataset import fit_statistics, open_demonstrations, training_rows
+    from vla_rl.sft.events import PolicySaved, SftLogged, SftStopped
+    from vla_rl.sft.trainer import SftTrainer
+
+    with ProgressView() as view:
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, SftLogged):
+                view.advance("fine-tuning", event.step, event.steps, "steps")
+                view.say(f"step {event.step}: loss {event.loss:.3f}, {event.rows_per_s:.0f} rows/s")
+            elif isinstance(event, PolicySaved):
+                view.say(f"step {event.step}: policy in {event.path}")
+            elif isinstance(event, SftStopped):
+                view.say(f"stopped at step {event.step}; continue with vla-rl sft run.resume={event.run_dir} …")
+
+        demos = open_demonstrations(Path(settings.demos))
+        view.say(f"{len(demos)} rows from {settings.demos}; fitting the action tokens")
+        stats, codec = fit_statistics(demos, codec_scale=settings.codec_scale, codec_vocab=settings.codec_vocab)
+        architecture = TwinArchitecture(
+            image_px=demos.image_px, **{f.name: getattr(twin, f.name) for f in dataclasses.fields(TwinConfig)}
+        )
+        policy = new_twin(codec=codec, stats=stats, task=reader.value("task"), seed=job.seed, architecture=architecture)
+        policy = policy.to(device)
+        parameters = sum(p.numel() for p in policy.model.parameters())
+        view.say(f"{parameters / 1e6:.2f} M parameters, prompt of {policy.prompt.length} tokens, on {device}")
+        trainer = SftTrainer(
+            policy=policy,
+            rows=training_rows(demos, stats, codec, torch.device(device)),
+            run_dir=directory,
+            seed=job.seed,
+            max_wall_s=job.max_wall_s,
+            on_event=on_event,
+            **{f.name: getattr(settings, f.name) for f in dataclasses.fields(SftConfig) if f.name in TRAINER_KEYS},
+        )
+        reader.check_consumed()
+        result = trainer.run()
+    if options.json:
+        print_json(
+            {"directory": str(directory), **dataclasses.asdict(result), "policy_dir": str(result.policy_dir or "")}
+        )
+    return 0
+
+
+TRAINER_KEYS = frozenset(f.name for f in dataclasses.fields(SftConfig)) - {"demos", "codec_scale", "codec_vocab"}

@@ -1,0 +1,1 @@
+"""Evaluation: sealed held-out episodes and paired reads."""

@@ -1,0 +1,99 @@
+"""Tables for the terminal: the end of a training run and of an evaluation.
+
+In: summaries and paired reads as plain dicts. Out: rich tables. Numbers come from the run's files; none are computed
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+
+def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any], read: Mapping[str, Any]) -> Table:
+    """Held-out success, reward and funnel before and after training, with the paired 95 % interval of the change."""
+    table = Table(title="Held-out evaluation, same seeds before and after", title_justify="left")
+    for heading, justify in (
+        ("", "left"),
+        ("before", "right"),
+        ("after", "right"),
+        ("change [95 % interval]", "right"),
+    ):
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    table.add_row("success", _count(before), _count(after), _change(read["success"], scale=100, unit=" points"))
+    if read["reward_cm"]:
+        table.add_row("reward, cm", _mean(before), _mean(after), _change(read["reward_cm"], unit=" cm"))
+    for name, label in (("touched", "touched"), ("pinched", "pinched"), ("lifted", "lifted"), ("tipped", "tipped")):
+        table.add_row(label, str(before[name]), str(after[name]), "")
+    return table
+
+
+def evaluation(summary: Mapping[str, Any], title: str) -> Table:
+    """One evaluation: counts by both success tests, funnel, means."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(justify="left")
+    table.add_column(justify="right")
+    table.add_row("success (the test that ends an episode)", _count(summary))
+    table.add_row("  95 % interval", f"{summary['success_low']:.3f} to {summary['success_high']:.3f}")
+    for name, label in (
+        ("success_documented", "documented test (one tick, may still be held)"),
+        ("success_strict", "strict test (released, upright, half a second)"),
+        ("touched", "touched"),
+        ("pinched", "pinched"),
+        ("lifted", "lifted"),
+        ("tipped", "ended tipped"),
+        ("knockaways", "knocked away by 1 cm or more"),
+    ):
+        table.add_row(label, str(summary[name]))
+    table.add_row("mean reward v1, cm", _mean(summary))
+    table.add_row("mean ticks", f"{summary['ticks_mean']:.0f}")
+    return table
+
+
+def steps(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One line a GRPO step."""
+    table = Table(title="GRPO steps", title_justify="left")
+    for heading in (
+        "step",
+        "success",
+        "reward, cm",
+        "groups kept",
+        "ratio",
+        "clipped",
+        "grad norm",
+        "rollout s",
+        "update s",
+    ):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row["step"]),
+            f"{row['successes']}/{row['episodes']}",
+            _number(row["reward_mean"], "+.2f"),
+            f"{row['groups_kept']}/{row['groups_total']}",
+            _number(row["mean_ratio"], ".4f"),
+            _number(row["clip_fraction"], ".3f"),
+            _number(row["grad_norm"], ".2f"),
+            _number(row["rollout_s"], ".1f"),
+            _number(row["update_s"], ".1f"),
+        )
+    return table
+
+
+def _count(summary: Mapping[str, Any]) -> str:
+    return f"{summary['successes']}/{summary['trials']}"
+
+
+def _mean(summary: Mapping[str, Any]) -> str:
+    return _number(summary["reward_mean"], "+.2f")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _change(read: Mapping[str, float], *, scale: float = 1.0, unit: str = "") -> str:
+    mean, low, high = (read[name] * scale for name in ("mean", "low", "high"))
+    return f"{mean:+.2f}{unit} [{low:+.2f}, {high:+.2f}]"

@@ -1,0 +1,149 @@
+"""Checkpoints of a run: the surface's weights, the optimiser's moments and the counters, complete or absent.
+
+In: named parameters, an optimiser, a JSON-able state. Out: `step_NNNN/` with `surface.safetensors`, `optimizer.safetensors`
+and `state.json`, which holds the digests of the other two and of itself. Written under a temporary name, fsynced, renamed.
+Hyper-parameters are not stored: they always come from the configuration. Left out: full policies for serving.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from vla_rl.errors import IntegrityError
+from vla_rl.rl.surfaces import NamedParameters
+from vla_rl.rollout.files import dump_json, fsync_dir
+
+FORMAT = 1
+SURFACE, OPTIMIZER, STATE = "surface.safetensors", "optimizer.safetensors", "state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint: `weights` by parameter name, `moments` by parameter name and field, and the run's `state`."""
+
+    path: Path
+    step: int
+    weights: dict[str, Tensor]
+    moments: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def save_checkpoint(
+    root: Path, step: int, parameters: NamedParameters, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
+) -> Path:
+    """Write `root/step_NNNN`; a checkpoint of that step that already exists is replaced only once the new one is whole."""
+    final, temporary = root / f"step_{step:04d}", root / f".step_{step:04d}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    save_file({name: _cpu(parameter) for name, parameter in parameters}, temporary / SURFACE)
+    moments = {
+        f"{name}.{field}": _cpu(value)
+        for name, parameter in parameters
+        for field, value in optimizer.state.get(parameter, {}).items()
+    }
+    save_file(moments, temporary / OPTIMIZER)
+    digests = {name: _digest(temporary / name) for name in (SURFACE, OPTIMIZER)}
+    body = dump_json({"format": FORMAT, "step": step, "files": digests, "state": dict(state)})
+    own = hashlib.sha256(body.encode()).hexdigest()
+    (temporary / STATE).write_text(dump_json({"sha256": own, "body": json.loads(body)}, indent=1))
+    for name in (SURFACE, OPTIMIZER, STATE):
+        _fsync_file(temporary / name)
+    fsync_dir(temporary)
+    shutil.rmtree(final, ignore_errors=True)
+    os.replace(temporary, final)
+    fsync_dir(root)
+    return final
+
+
+def checkpoints(root: Path) -> list[Path]:
+    """Complete checkpoints, oldest first; what a crash left under a temporary name is not one."""
+    return sorted(root.glob("step_[0-9]*"), key=lambda path: int(path.name.removeprefix("step_")))
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint and verify every digest.
+
+    Raises:
+        IntegrityError: a file is missing, changed or of another format.
+    """
+    try:
+        outer = json.loads((path / STATE).read_bytes())
+        body = outer["body"]
+        expected = {STATE: outer["sha256"], **body["files"]}
+        actual = {STATE: hashlib.sha256(dump_json(body).encode()).hexdigest()}
+        actual |= {name: _digest(path / name) for name in body["files"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, str(error)) from error
+    for name, digest in expected.items():
+        if actual[name] != digest:
+            raise _damaged(path, f"{name} has another digest than the one recorded")
+    if body["format"] != FORMAT:
+        raise _damaged(path, f"format {body['format']}, not {FORMAT}")
+    return Checkpoint(path, body["step"], load_file(path / SURFACE), load_file(path / OPTIMIZER), body["state"])
+
+
+@torch.no_grad()
+def restore(checkpoint: Checkpoint, parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> None:
+    """Put weights and moments back, bit for bit; learning rate and betas stay those of the optimiser given.
+
+    Raises:
+        IntegrityError: the checkpoint holds another set of parameters or shapes than the surface.
+    """
+    names = {name: tuple(parameter.shape) for name, parameter in parameters}
+    stored = {name: tuple(weight.shape) for name, weight in checkpoint.weights.items()}
+    if names != stored:
+        differing = sorted(name for name in names.keys() | stored.keys() if names.get(name) != stored.get(name))
+        raise IntegrityError(
+            f"the checkpoint holds another surface: {', '.join(differing[:3])} and {max(len(differing) - 3, 0)} more differ",
+            where=str(checkpoint.path),
+            remedy="resume with the surface and policy that the run was started with",
+        )
+    for name, parameter in parameters:
+        parameter.copy_(checkpoint.weights[name])
+        fields = {key[len(name) + 1 :]: value for key, value in checkpoint.moments.items() if key.rpartition(".")[0] == name}
+        if fields:  # AdamW keeps its step counter on the CPU, its moments beside the parameter
+            optimizer.state[parameter] = {
+                field: value.clone() if field == "step" else value.to(parameter.device) for field, value in fields.items()
+            }
+
+
+def prune(root: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints and what crashes left behind."""
+    for path in [*checkpoints(root)[:-keep], *root.glob(".step_*.tmp")]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu").contiguous()
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fsync_file(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _damaged(path: Path, problem: str) -> IntegrityError:
+    return IntegrityError(
+        f"the checkpoint is damaged: {problem}",
+        where=str(path),
+        remedy="delete this directory to go on from the checkpoint before it; nothing else is lost",
+    )

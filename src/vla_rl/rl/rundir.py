@@ -1,0 +1,186 @@
+"""The run directory: created exclusively, held by one process at a time, safe to read while it grows.
+
+In: a path, a resolved configuration (plain types) and facts for the manifest. Out: a `RunDir` with the JSONL files, the
+heartbeat and the places of waves and checkpoints. Names and layout are those of the README. Left out: what rows contain.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vla_rl.errors import ConfigError, IntegrityError, UsageError
+from vla_rl.rollout.files import append_jsonl, dump_json, read_jsonl, repair_jsonl, write_atomic
+
+CONFIG, MANIFEST, LOCK = "config.yaml", "manifest.json", ".lock"
+TRAIN, EPISODES, EVAL, HEARTBEAT = "train.jsonl", "episodes.jsonl", "eval.jsonl", "heartbeat.json"
+HEARTBEAT_EVERY_S = 1.0
+
+
+class RunDir:
+    """An open run directory. Use `create` or `resume`; the lock is released by `close` or with the process."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path, self._lock, self._beat_s = path, lock, -1e9
+
+    @classmethod
+    def create(cls, path: Path, *, config: Mapping[str, Any], manifest: Mapping[str, Any]) -> RunDir:
+        """Make a new run directory with `config.yaml` and `manifest.json`.
+
+        Raises:
+            UsageError: the directory exists and is not empty, or another process took it a moment ago.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        if any(entry.name != LOCK for entry in path.iterdir()):
+            raise UsageError(
+                "the run directory exists and is not empty",
+                where=str(path),
+                remedy=f"continue that run with run.resume={path}, or name another run.dir",
+            )
+        run = cls(path, _take(path))
+        try:
+            _create_exclusively(path / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+        except FileExistsError:
+            run.close()
+            raise UsageError("another process has just started a run here", where=str(path), remedy="name another run.dir") from None
+        write_atomic(path / MANIFEST, dump_json({"launches": [_launch(manifest)]}, indent=1).encode())
+        return run
+
+    @classmethod
+    def resume(cls, path: Path, *, config: Mapping[str, Any], manifest: Mapping[str, Any], free: Iterable[str]) -> RunDir:
+        """Open a stopped run and append this launch to its manifest.
+
+        Args:
+            path: the run directory.
+            config: the configuration to go on with, resolved.
+            manifest: facts of this launch.
+            free: dotted keys that may differ from the run's own configuration, e.g. ``run.max_wall_s``.
+
+        Raises:
+            UsageError: no run there, or it is still being worked on.
+            ConfigError: a key differs; names up to five with both values.
+        """
+        stored = stored_config(path)
+        run = cls(path, _take(path))
+        free_keys, old, new = set(free), _leaves(stored), _leaves(config)
+        changed = sorted(k for k in old.keys() | new.keys() if k not in free_keys and old.get(k) != new.get(k))
+        if changed:
+            run.close()
+            shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
+            raise ConfigError(
+                f"the configuration differs from the one this run was started with: {shown}",
+                where=str(path / CONFIG),
+                remedy="resume with the run's own configuration, or start a new run",
+            )
+        before = json.loads((path / MANIFEST).read_bytes())["launches"] if (path / MANIFEST).exists() else []
+        write_atomic(path / MANIFEST, dump_json({"launches": [*before, _launch(manifest)]}, indent=1).encode())
+        return run
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def check_base(self, policy_digest: str) -> None:
+        """Record the digest of the starting weights at the first launch; compare it at every later one.
+
+        Raises:
+            IntegrityError: the base policy is not the one that the run was started from.
+        """
+        file = self.path / "base_policy.sha256"
+        if not file.exists():
+            write_atomic(file, f"{policy_digest}\n".encode())
+        elif (recorded := file.read_text().strip()) != policy_digest:
+            raise IntegrityError(
+                f"the base policy has digest {policy_digest[:12]}…, the run was started from {recorded[:12]}…",
+                where=str(file),
+                remedy="restore the checkpoint that policy.checkpoint named when the run started",
+            )
+
+    def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows to one of the JSONL files, fsynced."""
+        append_jsonl(self.path / name, rows)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        return read_jsonl(self.path / name)
+
+    def rewind(self, step: int) -> None:
+        """Drop everything recorded after the checkpoint of `step`, cut-off lines, and episodes of unfinished evaluations."""
+        repair_jsonl(self.path / TRAIN, lambda row: row["step"] <= step)
+        repair_jsonl(self.path / EVAL, lambda row: row["step"] <= step)
+        evaluated = {row["step"] for row in self.rows(EVAL)}
+        repair_jsonl(
+            self.path / EPISODES,
+            lambda row: row["step"] in evaluated if row["phase"] == "eval" else row["step"] <= step,
+        )
+
+    def heartbeat(self, state: Mapping[str, Any], *, force: bool = False) -> None:
+        """Replace `heartbeat.json`, at most once a second unless forced."""
+        now = time.monotonic()
+        if force or now - self._beat_s >= HEARTBEAT_EVERY_S:
+            self._beat_s = now
+            stamp = {"utc": datetime.now(UTC).isoformat(timespec="seconds"), "pid": os.getpid()}
+            write_atomic(self.path / HEARTBEAT, dump_json({**stamp, **state}).encode())
+
+    def last_heartbeat(self) -> dict[str, Any]:
+        file = self.path / HEARTBEAT
+        return json.loads(file.read_bytes()) if file.exists() else {}
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def stored_config(path: Path) -> dict[str, Any]:
+    """The resolved configuration of a run directory.
+
+    Raises:
+        UsageError: there is no run in `path`.
+    """
+    try:
+        return yaml.safe_load((path / CONFIG).read_text())
+    except FileNotFoundError:
+        raise UsageError(
+            "there is no run to resume here", where=str(path), remedy="run.resume takes the directory of a stopped run"
+        ) from None
+
+
+def _take(path: Path) -> int:
+    """Lock the directory for this process; the kernel frees the lock when the process ends, however it ends."""
+    handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise UsageError(
+            "another process is working in this run directory", where=str(path), remedy="wait for it or stop it first"
+        ) from None
+    return handle
+
+
+def _create_exclusively(path: Path, text: str) -> None:
+    """Two processes may find the same empty directory; only one can create this file, and it appears whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    write_atomic(temporary, text.encode())
+    try:
+        os.link(temporary, path)
+    finally:
+        temporary.unlink()
+
+
+def _launch(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    return {"utc": datetime.now(UTC).isoformat(timespec="seconds"), "pid": os.getpid(), **manifest}
+
+
+def _leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(tree, Mapping) and tree:
+        return {k: v for name, item in tree.items() for k, v in _leaves(item, f"{prefix}{name}.").items()}
+    return {prefix.removesuffix("."): list(tree) if isinstance(tree, tuple) else tree}

@@ -1,0 +1,90 @@
+"""Crash-safe files: atomic replacement, and JSONL that survives `kill -9`.
+
+In: bytes, JSON-able rows, paths. Out: files that hold either the old or the new content, and JSONL files of which at most
+the last line can be cut off (and is dropped by `repair_jsonl`). Left out: locking, and what the rows mean.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def fsync_dir(path: Path) -> None:
+    """Make the directory's entries durable: a rename is only on disk once its directory is."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace `path` with `data`: a reader sees the old file or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    fsync_dir(path.parent)
+
+
+def null_nan(value: Any) -> Any:
+    """`value` with every non-finite float replaced by None, through dicts, lists and tuples."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: null_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [null_nan(item) for item in value]
+    return value
+
+
+def dump_json(value: Any, *, indent: int | None = None) -> str:
+    """Strict JSON: non-finite floats become null, anything that is no JSON type raises TypeError."""
+    return json.dumps(null_nan(value), allow_nan=False, indent=indent)
+
+
+def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append rows in one write and fsync it, so that a crash can cut only the tail of this call."""
+    data = "".join(dump_json(row) + "\n" for row in rows).encode()
+    if not data:
+        return
+    with open(path, "ab") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file, without a last line that was cut off; an absent file has none."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in _whole_lines(path.read_bytes())]
+
+
+def repair_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool] = lambda row: True) -> int:
+    """Drop a cut-off last line and the rows that `keep` refuses; kept rows stay byte for byte.
+
+    Returns:
+        How many lines were dropped. The file is not touched when that is 0.
+    """
+    if not path.exists():
+        return 0
+    data = path.read_bytes()
+    kept = [line for line in _whole_lines(data) if keep(json.loads(line))]
+    repaired = b"".join(line + b"\n" for line in kept)
+    if repaired == data:
+        return 0
+    write_atomic(path, repaired)
+    return len(data.splitlines()) - len(kept)
+
+
+def _whole_lines(data: bytes) -> list[bytes]:
+    lines = data.split(b"\n")
+    return [line for line in lines[:-1] if line]  # what follows the last newline is a write that never finished

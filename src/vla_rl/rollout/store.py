@@ -1,0 +1,103 @@
+"""The row store: one file an episode under `waves/step_NNNN/`, written when the episode ends.
+
+In: an `Episode` and its rows. Out: the same, bit for bit. A file appears whole or not at all, so what a killed wave leaves
+are finished episodes, and the resumed wave runs only the others. Left out: when rows may be deleted (the trainer decides).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from vla_rl.errors import IntegrityError
+from vla_rl.rollout.files import write_atomic
+from vla_rl.rollout.records import Episode, EpisodeSpec, Row
+
+FORMAT = 1
+
+
+def wave_dir(run_dir: Path, step: int) -> Path:
+    return run_dir / "waves" / f"step_{step:04d}"
+
+
+def write_episode(directory: Path, step: int, episode: Episode, rows: Sequence[Row]) -> Path:
+    """Write one finished episode atomically; frames stay lossless and uncompressed (zlib would cost more than the disk).
+
+    Args:
+        directory: the wave's directory, made if absent.
+        step: the training step, kept in the file.
+        episode: the episode; its spec names the file.
+        rows: all its rows, by replan; at least one.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    meta = {"format": FORMAT, "step": step, "episode": asdict(episode), "policy_digest": rows[0].policy_digest}
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8),
+        frames=np.stack([row.frames for row in rows]),
+        state_deg=np.stack([row.state_deg for row in rows]),
+        tokens=np.array([len(row.bins) for row in rows]),
+        bins=np.concatenate([row.bins for row in rows]),
+        logp=np.concatenate([row.logp for row in rows]),
+        legal_packed=np.concatenate([row.legal_packed for row in rows]),
+        rng_key=np.array([row.rng_key for row in rows], dtype=np.int64),
+    )
+    path = directory / f"{episode.spec.episode_id}.npz"
+    write_atomic(path, buffer.getvalue())
+    return path
+
+
+def read_episode(path: Path) -> tuple[Episode, tuple[Row, ...]]:
+    """The inverse of `write_episode`.
+
+    Raises:
+        IntegrityError: the file is damaged or of another format.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            data = {name: file[name] for name in file.files}
+        meta = json.loads(data["meta"].tobytes())
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise IntegrityError(f"a stored episode cannot be read: {error}", where=str(path)) from error
+    if meta["format"] != FORMAT:
+        raise IntegrityError(f"a stored episode has format {meta['format']}, not {FORMAT}", where=str(path))
+    record = meta["episode"]
+    spec = EpisodeSpec(**record["spec"])
+    ends = np.cumsum(data["tokens"])
+    rows = tuple(
+        Row(
+            spec=spec,
+            replan=replan,
+            frames=data["frames"][replan],
+            state_deg=data["state_deg"][replan],
+            bins=data["bins"][start:end],
+            logp=data["logp"][start:end],
+            legal_packed=data["legal_packed"][start:end],
+            rng_key=tuple(int(word) for word in data["rng_key"][replan]),
+            policy_digest=meta["policy_digest"],
+        )
+        for replan, (start, end) in enumerate(zip(ends - data["tokens"], ends, strict=True))
+    )
+    return Episode(**{**record, "spec": spec}), rows
+
+
+def read_wave(directory: Path) -> list[tuple[Episode, tuple[Row, ...]]]:
+    """All stored episodes of a wave, by episode id; none if the directory is absent."""
+    return [read_episode(path) for path in sorted(directory.glob("seed*.npz"))]
+
+
+def delete_wave(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def row_bytes(image_px: int, cameras: int, tokens: int, vocabulary: int) -> int:
+    """Disk bytes of one row, for the free-space check."""
+    return cameras * image_px * image_px * 3 + tokens * (2 + 4 + (vocabulary + 7) // 8) + 200

@@ -1,0 +1,132 @@
+"""The environment side of a pool: a set of env slots, and the loop of a worker process around it.
+
+In: an env spec (a plain `_target_` dict) and commands (`reset` a slot with a seed, `step` a slot with a chunk). Out: one
+`SlotResult` a command. A slot's env is built when it is first reset. Nothing here imports torch: a worker is light.
+Left out: which slot plays which episode, and what happens when a worker is lost (`pool`, `wave`).
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from vla_rl import errors
+from vla_rl.config.build import build
+from vla_rl.policy.prompt import CAMERAS, Observation
+
+Batch = Sequence[tuple[str, int, Any]]
+
+
+@dataclass(frozen=True)
+class SlotResult:
+    """What one slot answered.
+
+    Attributes:
+        slot: index of the slot.
+        observation: what is seen now; None when the episode was lost.
+        done: the episode has ended.
+        metrics: the episode's metrics, when it has ended.
+        wall_s: time that the environment worked on this command.
+        lost: why the episode must be redone (its worker died, hung or showed garbage); None when all is well.
+    """
+
+    slot: int
+    observation: Observation | None = None
+    done: bool = False
+    metrics: dict[str, Any] | None = None
+    wall_s: float = 0.0
+    lost: str | None = None
+
+
+class EnvSlots:
+    """Environments by slot, used in-process by `SerialPool` and inside each worker of `ProcessPool`."""
+
+    def __init__(self, env_spec: Mapping[str, Any], plugins: Sequence[str]) -> None:
+        self._spec, self._plugins = dict(env_spec), plugins
+        self._envs: dict[int, Any] = {}
+
+    def prepare(self, slot: int) -> None:
+        """Build the slot's environment if there is none yet (loads the model and the renderer)."""
+        if slot not in self._envs:
+            self._envs[slot] = build(self._spec, plugins=self._plugins, where="sim")
+
+    def reset(self, slot: int, seed: int) -> SlotResult:
+        started = time.perf_counter()
+        self.prepare(slot)
+        observation, _ = self._envs[slot].reset(seed=seed)
+        return SlotResult(slot, see(observation), wall_s=time.perf_counter() - started)
+
+    def step(self, slot: int, chunk_deg: np.ndarray) -> SlotResult:
+        """Execute the first ticks of a chunk [tick, joint] in degrees, as many as the environment takes at a time."""
+        started = time.perf_counter()
+        env = self._envs[slot]
+        observation, _, terminated, truncated, _ = env.step(chunk_deg[: env.action_space.shape[0]])
+        done = bool(terminated or truncated)
+        metrics = env.metrics().as_dict() if done else None
+        return SlotResult(slot, see(observation), done, metrics, time.perf_counter() - started)
+
+    def close(self) -> None:
+        for env in self._envs.values():
+            env.close()
+        self._envs.clear()
+
+
+def see(observation: Mapping[str, Any]) -> Observation:
+    """Check and pack an observation.
+
+    Raises:
+        RolloutError: a frame of the wrong type or of one single colour, or a state that is not finite.
+    """
+    for camera in CAMERAS:
+        frame = observation[camera]
+        if frame.dtype != np.uint8 or frame.ndim != 3 or frame.min() == frame.max():
+            raise errors.RolloutError(
+                f"camera {camera!r} rendered garbage ({frame.dtype} {frame.shape}, range {frame.min()}..{frame.max()})"
+            )
+    state_deg = np.array(observation["state"], dtype=np.float64)
+    if not np.isfinite(state_deg).all():
+        raise errors.RolloutError(f"the joint state is not finite: {state_deg.tolist()}")
+    return Observation(np.stack([observation[camera] for camera in CAMERAS]), state_deg)
+
+
+def worker_main(connection: Connection, env_spec: dict[str, Any], plugins: Sequence[str], first_slot: int) -> None:
+    """Body of a worker process: answer batches of commands until the parent closes the pipe.
+
+    Messages in: a list of ("reset", slot, seed) or ("step", slot, chunk). Messages out: ("ok", results), or
+    ("user_error", class name, what, where, remedy) for an error that no retry can cure, or ("crash", traceback text).
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C goes to the whole group; the parent decides what to do
+    slots = EnvSlots(env_spec, plugins)
+
+    def prepare(_: Batch) -> list[SlotResult]:
+        slots.prepare(first_slot)
+        return []
+
+    def serve(batch: Batch) -> list[SlotResult]:
+        handlers = {"reset": slots.reset, "step": slots.step}
+        return [handlers[name](slot, data) for name, slot, data in batch]
+
+    try:
+        connection.send(_answer(prepare, []))
+        while True:
+            connection.send(_answer(serve, connection.recv()))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the parent is gone or has closed the pool
+    finally:
+        slots.close()
+
+
+def _answer(work: Callable[[Batch], list[SlotResult]], batch: Batch) -> tuple[Any, ...]:
+    try:
+        return ("ok", work(batch))
+    except errors.UsageError as error:
+        return ("user_error", type(error).__name__, error.what, error.where, error.remedy)
+    except Exception:
+        return ("crash", traceback.format_exc())

@@ -1,0 +1,222 @@
+"""The boat-to-disk task as a `gymnasium.Env`: joint targets in, two pictures and six joint angles out.
+
+In: an environment seed, then chunks of absolute joint targets in degrees (LeRobot v3 frame, gripper -10 closed .. 100 open),
+executed open loop at 30 Hz. Out: one observation per chunk, and the episode's metrics. The reward is always 0: prices are
+set by `vla_rl.rl.reward` from the metrics. Many environments share one compiled model and one renderer per process.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from vla_rl.errors import ConfigError, RolloutError
+from vla_rl.sim import metrics as M
+from vla_rl.sim.frames import CAMERAS, to_degrees, to_radians
+from vla_rl.sim.gl import mujoco
+from vla_rl.sim.protocol import Spawn, spawn_v1
+from vla_rl.sim.scene import scene_digest, shared_scene
+
+TERMINATE_ON = ("success_documented", "success_strict", "never")
+_INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
+_UNSTABLE = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
+
+
+class BoatToDisk(gym.Env[dict[str, np.ndarray], np.ndarray]):
+    """Pick up the toy boat and place it on the wooden disk.
+
+    Args:
+        protocol: id of the task definition, e.g. ``"sim100b"``.
+        image_px: height and width of both pictures.
+        chunk_ticks: length of the chunks that the policy predicts.
+        execute_ticks: how many of them are executed before the next observation (the first axis of an action).
+        max_ticks: the episode is truncated after this many ticks.
+        terminate_on: ``success_documented``, ``success_strict`` or ``never``.
+        stop_hopeless: also terminate once the boat cannot be placed any more.
+
+    Raises:
+        ConfigError: unknown protocol or test, or lengths that do not fit.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 30}
+    render_mode = "rgb_array"
+
+    def __init__(
+        self,
+        *,
+        protocol: str,
+        image_px: int,
+        chunk_ticks: int,
+        execute_ticks: int,
+        max_ticks: int,
+        terminate_on: str,
+        stop_hopeless: bool,
+    ) -> None:
+        if terminate_on not in TERMINATE_ON:
+            raise ConfigError(f"no such test: {terminate_on!r}", where="sim.terminate_on", remedy=f"one of: {', '.join(TERMINATE_ON)}")
+        if not 1 <= execute_ticks <= chunk_ticks:
+            raise ConfigError(f"cannot execute {execute_ticks} ticks of a chunk of {chunk_ticks}", where="sim.execute_ticks")
+        if max_ticks < 1 or image_px < 1:
+            raise ConfigError("must be positive", where="sim.max_ticks, sim.image_px")
+        self.scene = shared_scene(protocol)
+        self.image_px, self.chunk_ticks, self.execute_ticks, self.max_ticks = image_px, chunk_ticks, execute_ticks, max_ticks
+        self.terminate_on, self.stop_hopeless = terminate_on, stop_hopeless
+        self.scene_hash = scene_digest(self.scene.protocol)
+        self.data = mujoco.MjData(self.scene.model)
+        self.seed = -1
+        self._trace: list[M.TickSample] = []
+        self._strikes = self._strict_run = self._hopeless_run = 0
+        self.terminated = self.truncated = False
+        low_deg, high_deg = to_degrees(self.scene.ctrl_low_rad), to_degrees(self.scene.ctrl_high_rad)
+        shape = (execute_ticks, 6)
+        self.action_space = spaces.Box(np.broadcast_to(low_deg, shape).copy(), np.broadcast_to(high_deg, shape).copy(), dtype=np.float64)
+        picture = spaces.Box(0, 255, (image_px, image_px, 3), np.uint8)
+        # A joint may be pushed past its soft limit by a little; the state is what is measured.
+        state = spaces.Box(low_deg - 30.0, high_deg + 30.0, dtype=np.float64)
+        self.observation_space = spaces.Dict({"top": picture, "wrist": picture, "state": state})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Start the episode of an environment seed.
+
+        Args:
+            seed: decides the initial state completely. Without one, gymnasium's own generator draws it.
+            options: ``{"arm_deg": [6]}`` starts the arm there instead of at home (demonstrations).
+
+        Returns:
+            observation, and info with the seed and the spawn.
+        """
+        super().reset(seed=seed)
+        spawn = self.begin(int(self.np_random.integers(2**31)) if seed is None else seed, (options or {}).get("arm_deg"))
+        return self.observe(), {"seed": self.seed, "spawn": [spawn.x_m, spawn.y_m, spawn.yaw_rad]}
+
+    def begin(self, seed: int, arm_deg: np.ndarray | None = None) -> Spawn:
+        """`reset` without rendering: arm settled at home, boat put at its spawn, 30 settling steps."""
+        scene, data, protocol = self.scene, self.data, self.scene.protocol
+        mujoco.mj_resetData(scene.model, data)
+        mujoco.mj_setState(scene.model, data, scene.settled_state, _INTEGRATION)
+        if arm_deg is not None:
+            data.qpos[:6] = data.ctrl[:6] = np.clip(to_radians(arm_deg), scene.ctrl_low_rad, scene.ctrl_high_rad)
+            data.qvel[:6] = 0.0
+        spawn = spawn_v1(seed, protocol)
+        half = spawn.yaw_rad / 2
+        pose = (spawn.x_m, spawn.y_m, protocol.spawn_height_m, np.cos(half), 0.0, 0.0, np.sin(half))
+        data.qpos[scene.boat_qpos : scene.boat_qpos + 7] = pose
+        data.qvel[scene.boat_qvel : scene.boat_qvel + 6] = 0.0
+        self._strikes = 0
+        for _ in range(protocol.boat_settle_steps):
+            mujoco.mj_step(scene.model, data)
+            self._strikes += scene.boat_strikes(data)
+        self.seed, self._trace = seed, [self._sample()]
+        self._strict_run = self._hopeless_run = 0
+        self.terminated = self.truncated = False
+        return spawn
+
+    def tick(self, target_deg: np.ndarray) -> bool:
+        """One control tick (1/30 s) towards absolute joint targets, held constant; no rendering.
+
+        Args:
+            target_deg: float [6]; clipped to the servo ranges.
+
+        Returns:
+            True when the episode has ended.
+
+        Raises:
+            RolloutError: the physics became unstable.
+        """
+        scene, data = self.scene, self.data
+        data.ctrl[:6] = np.clip(to_radians(target_deg), scene.ctrl_low_rad, scene.ctrl_high_rad)
+        mujoco.mj_step(scene.model, data, scene.protocol.substeps)
+        sample = self._sample()
+        self._trace.append(sample)
+        self._strict_run = self._strict_run + 1 if sample.placed() else 0
+        self._hopeless_run = self._hopeless_run + 1 if sample.hopeless() else 0
+        self.terminated = (
+            (self.terminate_on == "success_strict" and self._strict_run >= M.STRICT_TICKS)
+            or (self.terminate_on == "success_documented" and sample.documented())
+            or (self.stop_hopeless and self._hopeless_run >= M.HOPELESS_TICKS)
+        )
+        self.truncated = not self.terminated and self.ticks >= self.max_ticks
+        return self.terminated or self.truncated
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+        """Execute one chunk open loop, stopping inside it when the episode ends.
+
+        Args:
+            action: float [execute_ticks, 6], absolute joint targets in degrees.
+
+        Returns:
+            observation, 0.0, terminated, truncated, info (``ticks`` executed so far).
+
+        Raises:
+            ValueError: wrong shape or a target that is not finite.
+            gymnasium.error.ResetNeeded: no episode is running.
+            RolloutError: the physics became unstable.
+        """
+        targets_deg = np.asarray(action, dtype=np.float64)
+        if targets_deg.shape != (self.execute_ticks, 6) or not np.isfinite(targets_deg).all():
+            raise ValueError(f"an action is [{self.execute_ticks}, 6] finite degrees, not {targets_deg.shape}")
+        if not self._trace or self.terminated or self.truncated:
+            raise gym.error.ResetNeeded("the episode has ended: call reset(seed=...) first")
+        for target_deg in targets_deg:
+            if self.tick(target_deg):
+                break
+        if any(self.data.warning[warning].number for warning in _UNSTABLE):
+            raise RolloutError("the physics became unstable", where=f"seed {self.seed}, tick {self.ticks}")
+        return self.observe(), 0.0, self.terminated, self.truncated, {"ticks": self.ticks}
+
+    def observe(self) -> dict[str, np.ndarray]:
+        """``top`` and ``wrist`` uint8 [image_px, image_px, 3], ``state`` float64 [6] measured degrees."""
+        pictures = {camera: self.get_frame(camera, self.image_px, self.image_px) for camera in CAMERAS}
+        return pictures | {"state": self.state_deg}
+
+    def get_frame(self, camera: str, width_px: int, height_px: int) -> np.ndarray:
+        """uint8 [height, width, 3] of the present moment, e.g. for a video."""
+        return self.scene.picture(self.data, camera, width_px, height_px)
+
+    def render(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The top camera at 480 x 480."""
+        return self.get_frame("top", 480, 480)
+
+    @property
+    def ticks(self) -> int:
+        """Ticks executed since reset."""
+        return len(self._trace) - 1
+
+    @property
+    def last_sample(self) -> M.TickSample:
+        """The newest sample of the trace."""
+        return self._trace[-1]
+
+    @property
+    def state_deg(self) -> np.ndarray:
+        """Measured joint angles, float64 [6] degrees."""
+        return to_degrees(self.data.qpos[:6])
+
+    def metrics(self) -> M.EpisodeMetrics:
+        """Metrics of the episode so far.
+
+        Raises:
+            gymnasium.error.ResetNeeded: before the first reset.
+        """
+        if not self._trace:
+            raise gym.error.ResetNeeded("there is no episode yet: call reset(seed=...) first")
+        return M.episode_metrics(self._trace, reset_strikes=self._strikes, terminate_on=self.terminate_on)
+
+    def _sample(self) -> M.TickSample:
+        """Boat and speeds from the state itself; contacts are those that the last physics step (1/240 s) resolved."""
+        scene, data = self.scene, self.data
+        p, v = scene.boat_qpos, scene.boat_qvel
+        x_m, y_m, z_m, _, qx, qy, _ = data.qpos[p : p + 7].tolist()
+        speed = np.abs(data.qvel)
+        disk_x, disk_y = scene.protocol.disk_xy_m
+        return M.TickSample(
+            distance_m=float(np.hypot(x_m - disk_x, y_m - disk_y)),
+            z_m=z_m,
+            upright=1.0 - 2.0 * (qx * qx + qy * qy),
+            boat_speed=float(speed[v : v + 6].max()),
+            max_speed=float(speed.max()),
+            grip=scene.grip_code(data),
+        )
