@@ -61,7 +61,8 @@ def test_rows_are_what_the_expert_saw_and_did_next(demo_dir: Path) -> None:
     for row in np.flatnonzero(mine):
         tick = int(shard.tick[row])
         seen = next(frame for frame in episode.observations if frame.tick == tick)
-        assert np.array_equal(shard.frames[row], seen.frames) and np.array_equal(shard.state_deg[row], seen.state_deg)
+        assert seen.frames is not None and np.array_equal(shard.frames[row], seen.frames)
+        assert np.array_equal(shard.state_deg[row], seen.state_deg)
         expected = [episode.targets_deg[min(tick + k, len(episode.targets_deg) - 1)] for k in range(30)]
         assert np.array_equal(shard.targets_deg[row], np.array(expected, dtype=np.float32))
     assert mine.sum() == len(episode_rows(episode, seed, chunk_ticks=30)) > 5

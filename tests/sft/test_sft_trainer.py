@@ -65,6 +65,12 @@ def test_the_wall_limit_stops_with_a_resume_point(demos: Demonstrations, twin: V
     assert result.complete and (tmp_path / "policy" / "model.safetensors").is_file()
 
 
+def test_a_run_is_not_continued_with_other_settings(demos: Demonstrations, twin: VlaPolicy, tmp_path: Path) -> None:
+    trainer(twin, demos, tmp_path, max_wall_s=0.0).run()
+    with pytest.raises(UsageError, match="another lr, shift_px"):
+        trainer(twin, demos, tmp_path, lr=1e-3, shift_px=2).run()
+
+
 def test_saved_policies_are_those_of_their_step(demos: Demonstrations, twin: VlaPolicy, tmp_path: Path) -> None:
     digests: dict[int, str] = {}
 

@@ -9,6 +9,7 @@ Shapes: N rows, R rows of a batch, C cameras, T tokens (padded), J joints, H tic
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +47,11 @@ class Demonstrations:
 
     def __len__(self) -> int:
         return len(self.seed)
+
+    @property
+    def image_px(self) -> int:
+        """Height and width of the recorded pictures."""
+        return self.frames[0].shape[2]
 
 
 def open_demonstrations(directory: Path) -> Demonstrations:
@@ -122,6 +128,7 @@ class TrainingRows:
         frames: source of uint8 pictures by row.
         state_bins_NJ: int64 [N, J]; bins_NT: int64 [N, T], 0 past the end; length_N: int64 [N] tokens.
         usable: int64 rows that may be sampled; the rest is longer than T.
+        digest: SHA-256 over labels, lengths and state bins (not the pictures, which they go with).
     """
 
     frames: ResidentFrames | MappedFrames
@@ -129,6 +136,7 @@ class TrainingRows:
     bins_NT: Tensor
     length_N: Tensor
     usable: np.ndarray
+    digest: str
 
     @property
     def device(self) -> torch.device:
@@ -147,10 +155,12 @@ def training_rows(demos: Demonstrations, stats: NormStats, codec: FastCodec, dev
     bins = np.zeros((len(streams), longest), dtype=np.int64)
     for row, stream in enumerate(streams):
         bins[row, : min(length[row], longest)] = stream[:longest]
+    states = state_bins(stats.state.normalise(demos.state_deg))
     return TrainingRows(
         frames=MappedFrames(demos.frames) if device.type == "cpu" else ResidentFrames(demos.frames, device),
-        state_bins_NJ=torch.from_numpy(state_bins(stats.state.normalise(demos.state_deg))).to(device),
+        state_bins_NJ=torch.from_numpy(states).to(device),
         bins_NT=torch.from_numpy(bins).to(device),
         length_N=torch.from_numpy(length).to(device),
         usable=np.flatnonzero(length <= longest),
+        digest=hashlib.sha256(b"".join(part.tobytes() for part in (bins, length, states))).hexdigest(),
     )

@@ -134,8 +134,8 @@ def write_shard(directory: Path, index: int, rows: DemoRows, attempts: list[dict
     """Write one shard; whatever an interrupted recorder left under its names is replaced."""
     frames_path, rows_path, outcome_path = shard_paths(directory, index)
     _save_bulk(frames_path, lambda file: np.save(file, rows.frames))
-    arrays = {"state_deg": rows.state_deg, "targets_deg": rows.targets_deg, "seed": rows.seed, "tick": rows.tick}
-    _save_bulk(rows_path, lambda file: np.savez(file, **arrays))
+    state, targets, seed, tick = rows.state_deg, rows.targets_deg, rows.seed, rows.tick
+    _save_bulk(rows_path, lambda file: np.savez(file, state_deg=state, targets_deg=targets, seed=seed, tick=tick))
     write_json(outcome_path, {"rows": len(rows), "attempts": attempts})
 
 

@@ -97,6 +97,12 @@ class SftTrainer:
         max_wall_s: float | None,
         on_event: OnEvent,
     ) -> None:
+        settings = {
+            "seed": seed, "steps": steps, "batch_rows": batch_rows, "lr": lr, "warmup_steps": warmup_steps,
+            "betas": [beta1, beta2], "weight_decay": weight_decay, "grad_clip": grad_clip, "shift_px": shift_px,
+            "state_jitter_bins": state_jitter_bins, "log_every": log_every,
+        }  # fmt: skip
+        self.identity = {**settings, "data": rows.digest}
         late = [step for step in save_at if not 0 < step <= steps]
         if late:
             raise UsageError(f"step {late[0]} is not one of the {steps} steps", where="sft.save_at")
@@ -117,7 +123,7 @@ class SftTrainer:
         self.optimizer = _adamw(self.parameters, lr, (beta1, beta2), weight_decay, fused=self.device.type == "cuda")
         self.logits = torch.compile(policy.logits) if compile else policy.logits
         self.step = 0
-        self.window: list[tuple[Tensor, Tensor, Tensor]] = []  # (loss, accuracy, gradient norm) since the last log row
+        self.window: list[tuple[Tensor, ...]] = []  # (loss, accuracy, gradient norm) since the last log row
         self.last_loss: float | None = None
 
     def run(self) -> SftResult:
@@ -125,6 +131,7 @@ class SftTrainer:
 
         Raises:
             StoppedRun: the loss is not finite.
+            UsageError: the checkpoint is of a run with other settings or data.
             IntegrityError: a damaged checkpoint.
         """
         self.started = self.logged_at = time.monotonic()
@@ -147,7 +154,7 @@ class SftTrainer:
                 saved_at = time.monotonic()
         return self._result(self._save_policy("policy"))
 
-    def _update(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _update(self) -> tuple[Tensor, ...]:
         frames, state_bins_RJ, bins_RT, labels_RT = self._batch()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.step, self.steps, self.lr, self.warmup_steps)
@@ -211,7 +218,7 @@ class SftTrainer:
         )
         window = [[float(value) for value in values] for values in self.window]
         save_checkpoint(
-            self.run_dir, self.step, tensors, {"seed": self.seed, "window": window, "last_loss": self.last_loss}
+            self.run_dir, self.step, tensors, {"identity": self.identity, "window": window, "last_loss": self.last_loss}
         )
 
     def _restore(self) -> None:
@@ -219,6 +226,13 @@ class SftTrainer:
         found = checkpoints(self.run_dir)
         if found:
             tensors, state = load_checkpoint(found[-1])
+            changed = [k for k, v in self.identity.items() if state["identity"].get(k) != v]
+            if changed:
+                raise UsageError(
+                    f"the stopped run was made with another {', '.join(changed)}",
+                    where=str(found[-1]),
+                    remedy="repeat its settings to continue it, or name a new directory",
+                )
             with torch.no_grad():
                 for name, parameter in self.parameters.items():
                     parameter.copy_(tensors[f"weight/{name}"])
