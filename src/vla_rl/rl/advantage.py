@@ -1,8 +1,9 @@
 """Group-relative advantages: z-scores of the rewards inside each group of draws of one seed.
 
 In: one group id and one reward an episode, in any order. Out: one advantage an episode, and what became of each group.
-``A = (r - mean) / std`` with the population std (ddof 0), as in GRPO (Shao et al., 2024, arXiv:2402.03300, section 4.1),
-without an epsilon because groups without spread are dropped instead. Left out: how advantages weigh tokens (`loss`).
+``A = (r - mean) / std`` with the population std (ddof 0), as in GRPO (Shao et al., 2024, arXiv:2402.03300, section
+4.1), without an epsilon because groups without spread are dropped instead. Left out: how advantages weigh tokens
+(`loss`).
 """
 
 from __future__ import annotations

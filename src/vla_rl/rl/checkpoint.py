@@ -1,8 +1,9 @@
 """Checkpoints of a run: the surface's weights, the optimiser's moments and the counters, complete or absent.
 
-In: named parameters, an optimiser, a JSON-able state. Out: `step_NNNN/` with `surface.safetensors`, `optimizer.safetensors`
-and `state.json`, which holds the digests of the other two and of itself. Written under a temporary name, fsynced, renamed.
-Hyper-parameters are not stored: they always come from the configuration. Left out: full policies for serving.
+In: named parameters, an optimiser, a JSON-able state. Out: `step_NNNN/` with `surface.safetensors`,
+`optimizer.safetensors` and `state.json`, which holds the digests of the other two and of itself. Written under a
+temporary name, fsynced, renamed. Hyper-parameters are not stored: they always come from the configuration. Left out:
+full policies for serving.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ SURFACE, OPTIMIZER, STATE = "surface.safetensors", "optimizer.safetensors", "sta
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint: `weights` by parameter name, `moments` by parameter name and field, and the run's `state`."""
+    """A verified checkpoint: `weights` by parameter name, `moments` by parameter name and field, and the run's
+    `state`."""
 
     path: Path
     step: int
@@ -42,7 +44,8 @@ class Checkpoint:
 def save_checkpoint(
     root: Path, step: int, parameters: NamedParameters, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
 ) -> Path:
-    """Write `root/step_NNNN`; a checkpoint of that step that already exists is replaced only once the new one is whole."""
+    """Write `root/step_NNNN`; a checkpoint of that step that already exists is replaced only once the new one is
+    whole."""
     final, temporary = root / f"step_{step:04d}", root / f".step_{step:04d}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -105,16 +108,19 @@ def restore(checkpoint: Checkpoint, parameters: NamedParameters, optimizer: torc
     if names != stored:
         differing = sorted(name for name in names.keys() | stored.keys() if names.get(name) != stored.get(name))
         raise IntegrityError(
-            f"the checkpoint holds another surface: {', '.join(differing[:3])} and {max(len(differing) - 3, 0)} more differ",
+            f"the checkpoint holds another surface; {len(differing)} weights differ, first {', '.join(differing[:3])}",
             where=str(checkpoint.path),
             remedy="resume with the surface and policy that the run was started with",
         )
     for name, parameter in parameters:
         parameter.copy_(checkpoint.weights[name])
-        fields = {key[len(name) + 1 :]: value for key, value in checkpoint.moments.items() if key.rpartition(".")[0] == name}
+        fields = {
+            key[len(name) + 1 :]: value for key, value in checkpoint.moments.items() if key.rpartition(".")[0] == name
+        }
         if fields:  # AdamW keeps its step counter on the CPU, its moments beside the parameter
             optimizer.state[parameter] = {
-                field: value.clone() if field == "step" else value.to(parameter.device) for field, value in fields.items()
+                field: value.clone() if field == "step" else value.to(parameter.device)
+                for field, value in fields.items()
             }
 
 

@@ -1,9 +1,10 @@
 """The clipped token-level policy loss, as pure functions of tensors.
 
 In: new and old log-probabilities of sampled tokens, advantages, weights and the wave's normaliser. Out: the loss of one
-micro-batch (a sum already divided by the whole wave's normaliser, so that micro-batches add up) and additive statistics.
-The surrogate is PPO's (Schulman et al., 2017, arXiv:1707.06347, eq. 7) per token, with the asymmetric band of "clip-higher"
-(DAPO, Yu et al., 2025, arXiv:2503.14476, eq. 10); the token mean runs over the whole wave, as there. Left out: KL to an anchor.
+micro-batch (a sum already divided by the whole wave's normaliser, so that micro-batches add up) and additive
+statistics. The surrogate is PPO's (Schulman et al., 2017, arXiv:1707.06347, eq. 7) per token, with the asymmetric band
+of "clip-higher" (DAPO, Yu et al., 2025, arXiv:2503.14476, eq. 10); the token mean runs over the whole wave, as there.
+Left out: KL to an anchor.
 
 Shapes: R rows of a micro-batch, T tokens, padded.
 """
@@ -45,7 +46,8 @@ class LossInputs:
 
 @dataclass(frozen=True)
 class RatioStats:
-    """Sums over tokens; micro-batches add up with `+`. Every token counts once here, whatever its weight in the loss."""
+    """Sums over tokens; micro-batches add up with `+`. Every token counts once here, whatever its weight in the
+    loss."""
 
     tokens: int = 0
     ratio_sum: float = 0.0
@@ -111,9 +113,9 @@ def grpo_loss(inputs: LossInputs) -> LossOutputs:
 def episode_weights(tokens: Sequence[int], weighting: str) -> list[float]:
     """Weight of the tokens of each kept episode.
 
-    ``"token"``: 1 for all, so long episodes weigh more (the documented system). ``"episode"``: mean episode tokens / own
-    tokens, so that every episode counts the same. Both sum to the plain token count over the kept episodes, which is why
-    the normaliser and the scale of the learning rate stay the same.
+    ``"token"``: 1 for all, so long episodes weigh more (the documented system). ``"episode"``: mean episode tokens /
+    own tokens, so that every episode counts the same. Both sum to the plain token count over the kept episodes, which
+    is why the normaliser and the scale of the learning rate stay the same.
 
     Args:
         tokens: action tokens of each kept episode.

@@ -1,7 +1,8 @@
 """The run directory: created exclusively, held by one process at a time, safe to read while it grows.
 
 In: a path, a resolved configuration (plain types) and facts for the manifest. Out: a `RunDir` with the JSONL files, the
-heartbeat and the places of waves and checkpoints. Names and layout are those of the README. Left out: what rows contain.
+heartbeat and the places of waves and checkpoints. Names and layout are those of the README. Left out: what rows
+contain.
 """
 
 from __future__ import annotations
@@ -50,12 +51,16 @@ class RunDir:
             _create_exclusively(path / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
         except FileExistsError:
             run.close()
-            raise UsageError("another process has just started a run here", where=str(path), remedy="name another run.dir") from None
+            raise UsageError(
+                "another process has just started a run here", where=str(path), remedy="name another run.dir"
+            ) from None
         write_atomic(path / MANIFEST, dump_json({"launches": [_launch(manifest)]}, indent=1).encode())
         return run
 
     @classmethod
-    def resume(cls, path: Path, *, config: Mapping[str, Any], manifest: Mapping[str, Any], free: Iterable[str]) -> RunDir:
+    def resume(
+        cls, path: Path, *, config: Mapping[str, Any], manifest: Mapping[str, Any], free: Iterable[str]
+    ) -> RunDir:
         """Open a stopped run and append this launch to its manifest.
 
         Args:
@@ -112,7 +117,8 @@ class RunDir:
         return read_jsonl(self.path / name)
 
     def rewind(self, step: int) -> None:
-        """Drop everything recorded after the checkpoint of `step`, cut-off lines, and episodes of unfinished evaluations."""
+        """Drop everything recorded after the checkpoint of `step`, cut-off lines, and episodes of unfinished
+        evaluations."""
         repair_jsonl(self.path / TRAIN, lambda row: row["step"] <= step)
         repair_jsonl(self.path / EVAL, lambda row: row["step"] <= step)
         evaluated = {row["step"] for row in self.rows(EVAL)}

@@ -1,7 +1,7 @@
 """Surfaces: which weights GRPO may move.
 
-In: a policy. Out: its trainable (name, parameter) pairs, with everything else frozen. A surface that may move only some rows
-of a table masks their gradients; the other rows then stay bit-identical. Left out: adapters, optimiser.
+In: a policy. Out: its trainable (name, parameter) pairs, with everything else frozen. A surface that may move only some
+rows of a table masks their gradients; the other rows then stay bit-identical. Left out: adapters, optimiser.
 """
 
 from __future__ import annotations

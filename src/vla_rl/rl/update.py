@@ -1,8 +1,9 @@
 """One policy update: a single gradient pass over the rows that teach something, in micro-batches, and one AdamW step.
 
-In: a policy, its trainable parameters and optimiser, replay rows, the advantage of each episode. Out: changed weights and an
-`UpdateResult`. Rows of dropped groups and rows with advantage 0 are skipped: their gradient is exactly 0. Rows are bucketed by
-token length, which changes the padding but not the gradient. Left out: KL penalties, several epochs a wave.
+In: a policy, its trainable parameters and optimiser, replay rows, the advantage of each episode. Out: changed weights
+and an `UpdateResult`. Rows of dropped groups and rows with advantage 0 are skipped: their gradient is exactly 0. Rows
+are bucketed by token length, which changes the padding but not the gradient. Left out: KL penalties, several epochs a
+wave.
 
 Shapes: R rows of a micro-batch, T tokens.
 """
@@ -30,9 +31,9 @@ from vla_rl.rollout.records import EpisodeSpec, Row
 class UpdateSettings:
     """Constants of an update; names and meanings as in the `loss` and `optim` configuration.
 
-    `old_logp`: "recompute" takes the old log-probabilities from the trainer's own forward pass. With one gradient pass a
-    wave that is the live pass itself, so the ratio is exactly 1 and clipping is inactive by design; "rollout" takes what the
-    sampler stored.
+    `old_logp`: "recompute" takes the old log-probabilities from the trainer's own forward pass. With one gradient pass
+    a wave that is the live pass itself, so the ratio is exactly 1 and clipping is inactive by design; "rollout" takes
+    what the sampler stored.
     """
 
     clip_low: float
@@ -52,7 +53,9 @@ class UpdateSettings:
             ConfigError: an unknown `old_logp` or `weighting`, or a micro-batch of no rows.
         """
         if loss.old_logp not in ("recompute", "rollout"):
-            raise ConfigError(f"no old_logp {loss.old_logp!r}", where="loss.old_logp", remedy="use recompute or rollout")
+            raise ConfigError(
+                f"no old_logp {loss.old_logp!r}", where="loss.old_logp", remedy="use recompute or rollout"
+            )
         if optim.microbatch_rows < 1:
             raise ConfigError(f"a micro-batch of {optim.microbatch_rows} rows", where="optim.microbatch_rows")
         episode_weights([1], loss.weighting)
@@ -72,7 +75,8 @@ class UpdateResult:
 
     Attributes:
         rows, tokens: how many went through the gradient pass.
-        loss: value of the objective (0 on-policy with centred advantages, while the gradient is not); None without rows.
+        loss: value of the objective (0 on-policy with centred advantages, while the gradient is not); None without
+            rows.
         loss_finite: False stops the run.
         grad_norm: total norm before clipping; None without rows or when the loss was not finite.
         step_skipped: the optimiser did not step: nothing to learn from, or a loss or gradient that was not finite.
@@ -145,8 +149,8 @@ def select_lessons(
         weighting: see `loss.episode_weights`.
 
     Returns:
-        lessons (rows whose advantage is not 0) and the weighted token count of all rows of kept groups. Rows with advantage 0
-        count in the normaliser, because their gradient is part of the mean.
+        lessons (rows whose advantage is not 0) and the weighted token count of all rows of kept groups. Rows with
+        advantage 0 count in the normaliser, because their gradient is part of the mean.
     """
     tokens: dict[EpisodeSpec, int] = {}
     for row in rows:
@@ -189,7 +193,9 @@ def grpo_update(
     sums = accumulate_gradient(policy, lessons, normaliser, settings, temperature, progress)
     loss_finite = math.isfinite(sums.loss)
     tensors = [parameter for _, parameter in parameters]
-    norm = float(torch.nn.utils.clip_grad_norm_(tensors, settings.grad_clip, foreach=False)) if loss_finite else math.nan
+    norm = (
+        float(torch.nn.utils.clip_grad_norm_(tensors, settings.grad_clip, foreach=False)) if loss_finite else math.nan
+    )
     if math.isfinite(norm):
         for group in optimizer.param_groups:
             group["lr"] = settings.lr_at(step)

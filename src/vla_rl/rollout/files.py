@@ -1,7 +1,7 @@
 """Crash-safe files: atomic replacement, and JSONL that survives `kill -9`.
 
-In: bytes, JSON-able rows, paths. Out: files that hold either the old or the new content, and JSONL files of which at most
-the last line can be cut off (and is dropped by `repair_jsonl`). Left out: locking, and what the rows mean.
+In: bytes, JSON-able rows, paths. Out: files that hold either the old or the new content, and JSONL files of which at
+most the last line can be cut off (and is dropped by `repair_jsonl`). Left out: locking, and what the rows mean.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Pools of environments: the same slots served in this process (`SerialPool`) or by worker processes (`ProcessPool`).
 
 In: an env spec and batches of (slot, seed) or (slot, chunk). Out: one `SlotResult` a request, in request order. A slot
-belongs to worker `slot % workers`. A worker that dies, hangs or shows garbage is named, killed and replaced; the results
-of its slots come back `lost`, and `wave.run_wave` redoes those episodes from their keys. Which worker serves a slot never
-changes a result. Left out: policies, and the bound on retries (`wave`).
+belongs to worker `slot % workers`. A worker that dies, hangs or shows garbage is named, killed and replaced; the
+results of its slots come back `lost`, and `wave.run_wave` redoes those episodes from their keys. Which worker serves a
+slot never changes a result. Left out: policies, and the bound on retries (`wave`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from vla_rl import errors
 from vla_rl.rollout.events import OnEvent, WorkerReplaced, ignore
 from vla_rl.rollout.worker import EnvSlots, SlotResult, worker_main
 
-START_TIMEOUT_S = 300.0  # a first start may simplify meshes; a hang at this stage is rare, so it may take longer to show
+START_TIMEOUT_S = (
+    300.0  # a first start may simplify meshes; a hang at this stage is rare, so it may take longer to show
+)
 SINGLE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 
 
@@ -159,9 +161,9 @@ class ProcessPool(_Closing):
                 batches.setdefault(index, []).append((name, slot, data))
         deadlines = {index: self._send(index, batch) for index, batch in batches.items()}
         while deadlines:
-            by_connection = {self._workers[index].connection: index for index in deadlines}
             patience_s = max(0.0, min(deadlines.values()) - time.monotonic())
-            answered = [by_connection[connection] for connection in wait(list(by_connection), timeout=patience_s)]
+            readable = wait([self._workers[index].connection for index in deadlines], timeout=patience_s)
+            answered = [index for index in deadlines if self._workers[index].connection in readable]
             late = [index for index, deadline in deadlines.items() if time.monotonic() >= deadline]
             for index in sorted({*answered, *late}):
                 results = self._receive(index, batches[index], ready_to_read=index in answered)
@@ -180,7 +182,9 @@ class ProcessPool(_Closing):
             pass  # it died while idle; reading from it says so
         return time.monotonic() + (self._timeout_s if self._workers[index].ready else START_TIMEOUT_S)
 
-    def _receive(self, index: int, batch: list[tuple[str, int, Any]], *, ready_to_read: bool) -> list[SlotResult] | None:
+    def _receive(
+        self, index: int, batch: list[tuple[str, int, Any]], *, ready_to_read: bool
+    ) -> list[SlotResult] | None:
         worker = self._workers[index]
         if not ready_to_read:
             return self._replace(index, batch, f"gave no answer for {self._timeout_s:g} s")

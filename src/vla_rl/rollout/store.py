@@ -1,7 +1,8 @@
 """The row store: one file an episode under `waves/step_NNNN/`, written when the episode ends.
 
-In: an `Episode` and its rows. Out: the same, bit for bit. A file appears whole or not at all, so what a killed wave leaves
-are finished episodes, and the resumed wave runs only the others. Left out: when rows may be deleted (the trainer decides).
+In: an `Episode` and its rows. Out: the same, bit for bit. A file appears whole or not at all, so what a killed wave
+leaves are finished episodes, and the resumed wave runs only the others. Left out: when rows may be deleted (the trainer
+decides).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def wave_dir(run_dir: Path, step: int) -> Path:
 
 
 def write_episode(directory: Path, step: int, episode: Episode, rows: Sequence[Row]) -> Path:
-    """Write one finished episode atomically; frames stay lossless and uncompressed (zlib would cost more than the disk).
+    """Write one finished episode atomically; frames stay lossless and uncompressed (zlib would cost more than the
+    disk).
 
     Args:
         directory: the wave's directory, made if absent.
@@ -66,7 +68,9 @@ def read_episode(path: Path) -> tuple[Episode, tuple[Row, ...]]:
             data = {name: file[name] for name in file.files}
         meta = json.loads(data["meta"].tobytes())
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise IntegrityError(f"a stored episode cannot be read: {error}", where=str(path)) from error
+        raise IntegrityError(
+            f"a stored episode cannot be read: {error}", where=str(path), remedy="delete the file; it will be run again"
+        ) from error
     if meta["format"] != FORMAT:
         raise IntegrityError(f"a stored episode has format {meta['format']}, not {FORMAT}", where=str(path))
     record = meta["episode"]
@@ -81,10 +85,10 @@ def read_episode(path: Path) -> tuple[Episode, tuple[Row, ...]]:
             bins=data["bins"][start:end],
             logp=data["logp"][start:end],
             legal_packed=data["legal_packed"][start:end],
-            rng_key=tuple(int(word) for word in data["rng_key"][replan]),
+            rng_key=(int(keys[0]), int(keys[1]), int(keys[2]), int(keys[3])),
             policy_digest=meta["policy_digest"],
         )
-        for replan, (start, end) in enumerate(zip(ends - data["tokens"], ends, strict=True))
+        for replan, (start, end, keys) in enumerate(zip(ends - data["tokens"], ends, data["rng_key"], strict=True))
     )
     return Episode(**{**record, "spec": spec}), rows
 

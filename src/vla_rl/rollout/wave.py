@@ -1,8 +1,9 @@
-"""One wave: episodes run in lockstep rounds, a batched predict in this process and one chunk in every environment a round.
+"""One wave: episodes run in lockstep rounds, a batched predict in this process and one chunk in every environment a
+round.
 
-In: a sampler, a pool, the episodes to run, the temperature and the number of slots. Out: a `Wave` with episodes and rows in
-the order of the specs. Freed slots are refilled in order. An episode depends on its own key only, so slots, workers,
-companions and restarts change nothing. Left out: storing (`store`), rewards and learning (`rl`).
+In: a sampler, a pool, the episodes to run, the temperature and the number of slots. Out: a `Wave` with episodes and
+rows in the order of the specs. Freed slots are refilled in order. An episode depends on its own key only, so slots,
+workers, companions and restarts change nothing. Left out: storing (`store`), rewards and learning (`rl`).
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class _Playing:
 
     def request(self) -> PredictRequest:
         assert self.observation is not None
-        return PredictRequest(observation=self.observation, seed=self.spec.seed, draw=self.spec.draw, replan=self.replan)
+        return PredictRequest(
+            observation=self.observation, seed=self.spec.seed, draw=self.spec.draw, replan=self.replan
+        )
 
     def record(self, prediction: Prediction, policy_digest: str, keep_row: bool) -> None:
         assert self.observation is not None
@@ -193,7 +196,7 @@ def _redo_lost(pool: Pool, playing: dict[int, _Playing], results: list[SlotResul
             raise RolloutError(
                 f"episode {game.spec.episode_id} was lost {game.attempt} times; the last time: {reason}",
                 where=f"slot {slot}",
-                remedy="finished episodes are saved; look for the worker's fault above, or try pool=serial to see it here",
+                remedy="finished episodes are saved; look for the fault above, or use pool=serial to see it raised",
             )
         on_event(EpisodeRestarted(game.spec.episode_id, game.attempt + 1, str(reason)))
         playing[slot] = _Playing(game.spec, attempt=game.attempt + 1)

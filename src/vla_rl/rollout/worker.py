@@ -1,7 +1,7 @@
 """The environment side of a pool: a set of env slots, and the loop of a worker process around it.
 
-In: an env spec (a plain `_target_` dict) and commands (`reset` a slot with a seed, `step` a slot with a chunk). Out: one
-`SlotResult` a command. A slot's env is built when it is first reset. Nothing here imports torch: a worker is light.
+In: an env spec (a plain `_target_` dict) and commands (`reset` a slot with a seed, `step` a slot with a chunk). Out:
+one `SlotResult` a command. A slot's env is built when it is first reset. Nothing here imports torch: a worker is light.
 Left out: which slot plays which episode, and what happens when a worker is lost (`pool`, `wave`).
 """
 

@@ -1,0 +1,134 @@
+"""Proof, before the first wave, that the run can finish: a dry update, a render canary, room on the disk.
+
+In: the assembled parts of a run. Out: a `Preflight` report; weights, moments and gradients are as before. Seconds on a
+CPU.
+Left out: memory plans and machine checks beyond the run's own directory.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vla_rl.errors import MachineError, RolloutError, StoppedRun
+from vla_rl.policy.prompt import Observation
+from vla_rl.rl.surfaces import NamedParameters
+from vla_rl.rl.update import Lesson, UpdateSettings, accumulate_gradient
+from vla_rl.rollout.pool import Pool
+from vla_rl.rollout.records import EpisodeSpec, Row
+from vla_rl.rollout.store import row_bytes
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What was proven: the longest row that went through an update, and the disk that the run needs at its fullest."""
+
+    longest_row_tokens: int
+    disk_needed_bytes: int
+
+
+def render_canary(pool: Pool, seed: int) -> Observation:
+    """Reset one environment and return what it shows.
+
+    Raises:
+        MachineError: rendering is impossible here.
+        RolloutError: the environment was lost or showed garbage.
+    """
+    result = pool.reset([(0, seed)])[0]
+    if result.observation is None:
+        raise RolloutError(f"the first environment cannot be reset: {result.lost}", where="render canary")
+    return result.observation
+
+
+def dry_update(
+    policy: Any,
+    parameters: NamedParameters,
+    optimizer: torch.optim.Optimizer,
+    settings: UpdateSettings,
+    temperature: float,
+    observation: Observation,
+) -> int:
+    """Forward, backward and optimiser step on the longest possible row, then put the weights back.
+
+    On an accelerator a whole micro-batch of such rows is used, because peak memory is the question there; on a CPU one
+    row shows what there is to show. Call it while the optimiser has no state.
+
+    Returns:
+        Tokens of the longest row.
+
+    Raises:
+        StoppedRun: the loss or a gradient is not finite.
+    """
+    row = _longest_row(policy, observation)
+    rows = settings.microbatch_rows if str(policy.device).startswith("cuda") else 1
+    before = [parameter.detach().to("cpu", copy=True) for _, parameter in parameters]
+    sums = accumulate_gradient(
+        policy, [Lesson(row, 1.0, 1.0)] * rows, float(rows * len(row.bins)), settings, temperature
+    )
+    broken = [name for name, p in parameters if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
+    if broken or not np.isfinite(sums.loss):
+        raise StoppedRun(
+            "a dry update on the longest possible row gives a loss or gradient that is not finite",
+            where=broken[0] if broken else "loss",
+            remedy="check the checkpoint's weights and the temperature; nothing has been trained yet",
+        )
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    optimizer.state.clear()
+    with torch.no_grad():
+        for (_, parameter), saved in zip(parameters, before, strict=True):
+            parameter.copy_(saved)
+    return len(row.bins)
+
+
+def check_disk(
+    path: Path, policy: Any, parameters: NamedParameters, observation: Observation, *, rows: int, checkpoints: int
+) -> int:
+    """Compare free space with the worst case of the run's own files.
+
+    Args:
+        path: the run directory.
+        rows: replay rows on disk at the same time.
+        checkpoints: checkpoints on disk at the same time.
+
+    Returns:
+        Bytes needed.
+
+    Raises:
+        MachineError: too little room.
+    """
+    cameras, image_px = observation.frames.shape[:2]
+    a_row = row_bytes(image_px, cameras, policy.grammar.total, policy.vocabulary)
+    a_checkpoint = 3 * sum(p.numel() * p.element_size() for _, p in parameters)  # weights and two moments
+    needed, free = rows * a_row + checkpoints * a_checkpoint, shutil.disk_usage(path).free
+    if free < needed:
+        raise MachineError(
+            f"the run may need {needed / _GIB:.2f} GiB of disk and {free / _GIB:.2f} GiB are free",
+            where=str(path),
+            remedy="free some space, choose another run.dir, or lower checkpoint.keep, checkpoint.every or geometry",
+        )
+    return needed
+
+
+def _longest_row(policy: Any, observation: Observation) -> Row:
+    """The stream of most tokens that the grammar allows: every bin of length 1."""
+    shortest = int(np.flatnonzero(policy.grammar.lengths_V == 1)[0])
+    bins = np.full(policy.grammar.total, shortest, dtype=np.int16)
+    return Row(
+        spec=EpisodeSpec(0),
+        replan=0,
+        frames=observation.frames,
+        state_deg=observation.state_deg,
+        bins=bins,
+        logp=np.zeros(len(bins), dtype=np.float32),
+        legal_packed=policy.grammar.packed_masks(bins),
+        rng_key=(0, 0, 0, 0),
+        policy_digest="",
+    )

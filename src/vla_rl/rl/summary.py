@@ -1,0 +1,150 @@
+"""The rows of `train.jsonl` and `episodes.jsonl`: plain dictionaries from what a step produced.
+
+In: episodes, reward terms, advantages, an `UpdateResult`, times. Out: JSON-able rows with the documented keys; a value
+that does not apply is None. Pure functions, no files.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vla_rl.rl.advantage import Advantages
+from vla_rl.rl.update import UpdateResult
+from vla_rl.rollout.records import Episode
+from vla_rl.rollout.wave import Wave
+
+Terms = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an injected evaluation returns.
+
+    Attributes:
+        row: its line in `eval.jsonl`; the trainer adds `step` and `wall_s`.
+        episodes: its lines in `episodes.jsonl`, see `episode_row`.
+    """
+
+    row: dict[str, Any]
+    episodes: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Wall times of a step in seconds (None: did not happen), and what the accelerator was held for."""
+
+    rollout_s: float
+    update_s: float
+    eval_s: float | None
+    vram_gib: float | None
+    gpu_h: float | None
+    gpu_h_total: float | None
+
+
+def episode_row(
+    phase: str, step: int, episode: Episode, terms: Terms, advantage: float | None = None
+) -> dict[str, Any]:
+    """One line of `episodes.jsonl`: key, reward with each term as `reward_<term>`, all metrics, counts and wall time.
+
+    Args:
+        phase: ``"train"`` or ``"eval"``.
+        step: the training step, or the number of updates before an evaluation.
+        episode: the finished episode.
+        terms: reward terms including `total`.
+        advantage: of a training episode; None if its group was dropped.
+    """
+    rewards = {f"reward_{name}": value for name, value in terms.items() if name != "total"}
+    return {
+        "phase": phase,
+        "step": step,
+        "seed": episode.spec.seed,
+        "draw": episode.spec.draw,
+        "reward": terms["total"],
+        **rewards,
+        "advantage": advantage,
+        **episode.metrics,
+        "replans": episode.replans,
+        "tokens": episode.tokens,
+        "wall_s": episode.wall_s,
+    }
+
+
+def train_row(
+    step: int, wave: Wave, terms: Sequence[Terms], advantages: Advantages, update: UpdateResult, costs: StepCosts
+) -> dict[str, Any]:
+    """One line of `train.jsonl`, without `save_s`, which is known only after the row is part of the checkpoint.
+
+    `rows`, `tokens`, ratios, `entropy` and `chosen_nll` are those of the gradient pass; everything else of all
+    episodes.
+    """
+    episodes = wave.episodes
+    metrics = [episode.metrics for episode in episodes]
+    rewards = [t["total"] for t in terms if t["total"] is not None]
+    stds = [group.std for group in advantages.groups if group.std is not None]
+    ticks = sum(m["ticks"] for m in metrics)
+    return {
+        "step": step,
+        "episodes": len(episodes),
+        "successes": sum(m["success"] for m in metrics),
+        "reward_mean": _mean(rewards),
+        "median_group_std_cm": statistics.median(stds) if stds else None,
+        "groups_total": len(advantages.groups),
+        "groups_kept": sum(group.kept for group in advantages.groups),
+        "mixed_groups_frac": mixed_groups_frac(episodes),
+        "success_advantage_share": success_advantage_share(episodes, advantages),
+        **update.ratios,
+        "anchor_kl": None,
+        "anchor_k3_pre": None,
+        "rollout_gap": update.rollout_gap,
+        "loss": update.loss,
+        "grad_norm": update.grad_norm,
+        "step_skipped": update.step_skipped,
+        "chosen_nll": update.chosen_nll,
+        "entropy": update.entropy,
+        "knockaway_frac": _mean([m["knockaway"] for m in metrics]),
+        "setback_frac": _mean([m["setback"] for m in metrics]),
+        "tip_frac": _mean([m["tipped"] for m in metrics]),
+        "strikes": sum(m["reset_strikes"] for m in metrics),
+        "earned_progress_mean_cm": _mean([m["grasped_progress_cm"] for m in metrics]),
+        "ungrasped_disp_mean_cm": _mean([m["ungrasped_displacement_cm"] for m in metrics]),
+        "rows": update.rows,
+        "tokens": update.tokens,
+        "predict_rounds": wave.predict_rounds,
+        "mean_predict_batch": wave.mean_predict_batch,
+        "rollout_s": costs.rollout_s,
+        "update_s": costs.update_s,
+        "eval_s": costs.eval_s,
+        "save_s": None,
+        "env_steps_per_s": ticks / costs.rollout_s if costs.rollout_s > 0 else None,
+        "vram_gib": costs.vram_gib,
+        "gpu_h": costs.gpu_h,
+        "gpu_h_total": costs.gpu_h_total,
+    }
+
+
+def mixed_groups_frac(episodes: Sequence[Episode]) -> float | None:
+    """Share of groups with at least one success and at least one failure."""
+    outcomes: dict[int, set[bool]] = {}
+    for episode in episodes:
+        outcomes.setdefault(episode.spec.seed, set()).add(bool(episode.metrics["success"]))
+    return _mean([len(seen) == 2 for seen in outcomes.values()])
+
+
+def success_advantage_share(episodes: Sequence[Episode], advantages: Advantages) -> float | None:
+    """Share of the positive advantage that stands on successful episodes; None when no group was kept.
+
+    Near 1 the update imitates successes; near 0 it chases the dense part of the reward.
+    """
+    positive = [max(value, 0.0) for value in advantages.values]
+    total = sum(positive)
+    on_success = sum(p for p, episode in zip(positive, episodes, strict=True) if episode.metrics["success"])
+    return on_success / total if total > 0 else None
+
+
+def _mean(values: Sequence[float | bool | None]) -> float | None:
+    """Plain mean; None if there is nothing, or if any value is missing (a mean of the rest would flatter)."""
+    numbers = [float(value) for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None

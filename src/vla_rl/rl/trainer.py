@@ -1,0 +1,321 @@
+"""GRPO on a simulated manipulation task, top to bottom.
+
+In: a policy with its sampler, a pool of environments, a surface, a reward, constants, a run directory, an `evaluate`
+callable. Out: a trained policy in place, and the files of the run. The trainer knows nothing of configuration files,
+registrations or terminals: it receives plain objects and reports through `on_event`.
+
+One step is: a wave of seeds x draws episodes; a reward each; z-scores inside each seed's group; one clipped token-level
+gradient pass over the rows of groups with spread; one AdamW step; rows and counters on disk.
+
+Deviations from GRPO (Shao et al., 2024, arXiv:2402.03300):
+- an "output" is a whole episode of many action chunks; its advantage stands on every token of every chunk;
+- the loss is averaged over all tokens of the wave (or every episode counts the same), not per output first;
+- groups whose rewards spread less than a floor are dropped, and nothing is added to the std that divides;
+- the clip band is asymmetric ("clip-higher"), and with one gradient pass a wave it binds only against stored sampler
+  log-probabilities (`loss.old_logp=rollout`): against the trainer's own the ratio is 1 by design;
+- no KL term and no reference policy.
+
+Safe against `kill -9`: an episode is on disk when it ends, an update when its checkpoint is renamed into place, and
+what was recorded later than the checkpoint is dropped and done again, bit for bit on a CPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from vla_rl.config.schema import CheckpointConfig, GeometryConfig, LossConfig, OptimConfig
+from vla_rl.errors import StoppedRun
+from vla_rl.rl import checkpoint as ckpt
+from vla_rl.rl import events, preflight, rundir
+from vla_rl.rl.advantage import Advantages, group_advantages
+from vla_rl.rl.plan import Counters, Geometry, Outcome
+from vla_rl.rl.reward import Reward
+from vla_rl.rl.rundir import RunDir
+from vla_rl.rl.summary import Evaluation, StepCosts, Terms, episode_row, train_row
+from vla_rl.rl.surfaces import Surface
+from vla_rl.rl.update import UpdateResult, UpdateSettings, build_optimizer, grpo_update
+from vla_rl.rollout import store
+from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
+from vla_rl.rollout.pool import Pool
+from vla_rl.rollout.records import Episode, Row
+from vla_rl.rollout.wave import Wave, assemble, run_wave
+from vla_rl.seeds import check_use
+
+_GIB = 2**30
+
+
+class GrpoTrainer:
+    """Runs GRPO steps until `steps` updates are done; see the module for what one step is.
+
+    Args:
+        policy: a `VlaPolicy`; its weights are changed in place.
+        sampler: samples from that same policy.
+        pool: environments.
+        surface: which weights may move.
+        reward: prices an episode.
+        geometry, loss, optim, checkpoint: constants (vla_rl.config.schema); all are read here and now.
+        steps: updates of the whole run, also when it is resumed.
+        slots: episodes that play side by side.
+        max_replans: predicts of the longest possible episode, for the disk check.
+        run_dir: an open `RunDir`; a run that it already holds is continued.
+        evaluate: called with the number of updates done, before the first and after the last; returns an `Evaluation`.
+        max_wall_s: stop at the next safe point after this time; None for no limit.
+        on_event: told of everything that happens.
+
+    Raises:
+        ConfigError: constants that make no sense, or training seeds outside the training bands.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: Any,
+        sampler: Any,
+        pool: Pool,
+        surface: Surface,
+        reward: Reward,
+        geometry: GeometryConfig,
+        loss: LossConfig,
+        optim: OptimConfig,
+        checkpoint: CheckpointConfig,
+        steps: int,
+        slots: int,
+        max_replans: int,
+        run_dir: RunDir,
+        evaluate: Callable[[int], Evaluation],
+        max_wall_s: float | None = None,
+        on_event: OnEvent = ignore,
+    ) -> None:
+        self.policy, self.sampler, self.pool, self.reward = policy, sampler, pool, reward
+        self.geometry, self.settings = Geometry.of(geometry), UpdateSettings.of(loss, optim)
+        self.save_every, self.keep, self.keep_rows = checkpoint.every, checkpoint.keep, checkpoint.keep_rows
+        self.steps, self.slots, self.max_replans, self.max_wall_s = steps, slots, max_replans, max_wall_s
+        self.run_dir, self.evaluate, self.on_event = run_dir, evaluate, on_event
+        group_advantages([], [], draws=self.geometry.draws, min_group_std=0.0, clip=None)  # refuses one draw a seed
+        check_use(self.geometry.training_seeds(steps), "train", where="geometry.train_seed_base")
+        self.parameters = surface.trainable(policy)
+        self.optimizer = build_optimizer(self.parameters, optim, surface)
+        self.counters = Counters()
+        self._phase, self._eval_s = "starting", None
+        self._started = self._clock = time.monotonic()
+
+    def run(self) -> Outcome:
+        """Train to the end, or to the first safe point after `max_wall_s`.
+
+        Raises:
+            StoppedRun: a loss was not finite; its row is recorded and no checkpoint holds its update.
+            RolloutError: an episode was lost too often; everything finished is saved.
+        """
+        self._started = self._clock = time.monotonic()
+        self._preflight()
+        done = self._restore()
+        self.on_event(events.RunStarted(self.run_dir.path, done, self.steps))
+        if done == 0:
+            self._evaluate(0)
+        for step in range(done + 1, self.steps + 1):
+            if self._out_of_time():
+                return self._end(step - 1, finished=False)
+            wave = self._collect(step)
+            terms, advantages = self._price(wave)
+            update, update_s = self._update(step, wave, advantages)
+            self._record(step, wave, terms, advantages, update, update_s)
+        if self._out_of_time():
+            return self._end(self.steps, finished=False)
+        self._evaluate(self.steps)
+        return self._end(self.steps, finished=True)
+
+    # ------------------------------------------------------------------------------------------- the parts of a step
+    def _collect(self, step: int) -> Wave:
+        """Roll out the wave; episodes that an earlier attempt finished under these very weights are taken from disk."""
+        specs, directory = self.geometry.specs(step), store.wave_dir(self.run_dir.path, step)
+        digest = self.policy.weights_digest()
+        stored = {e.spec: (e, rows) for e, rows in store.read_wave(directory) if rows[0].policy_digest == digest}
+        missing = [spec for spec in specs if spec not in stored]
+        self._phase = "rollout"
+        self.on_event(events.WaveStarted(step, len(specs), len(specs) - len(missing)))
+
+        def keep(episode: Episode, rows: tuple[Row, ...]) -> None:
+            store.write_episode(directory, step, episode, rows)
+            stored[episode.spec] = (episode, rows)
+
+        fresh = run_wave(
+            sampler=self.sampler,
+            pool=self.pool,
+            specs=missing,
+            temperature=self.geometry.temperature,
+            slots=self.slots,
+            policy_digest=digest,
+            on_event=lambda event: self._pulse(step, event),
+            on_episode=keep,
+        )
+        episodes = tuple(stored[spec][0] for spec in specs)
+        rows = tuple(row for spec in specs for row in stored[spec][1])
+        return assemble(episodes, rows, self.slots, fresh.wall_s)
+
+    def _price(self, wave: Wave) -> tuple[list[Terms], Advantages]:
+        terms: list[Terms] = [self.reward.terms(episode.metrics) for episode in wave.episodes]
+        advantages = group_advantages(
+            [episode.spec.seed for episode in wave.episodes],
+            [t["total"] for t in terms],
+            draws=self.geometry.draws,
+            min_group_std=self.geometry.min_group_std_cm,
+            clip=self.geometry.advantage_clip,
+        )
+        return terms, advantages
+
+    def _update(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, float]:
+        self._phase, started = "update", time.perf_counter()
+        scored = zip(wave.episodes, advantages.values, advantages.kept, strict=True)
+        result = grpo_update(
+            policy=self.policy,
+            parameters=self.parameters,
+            optimizer=self.optimizer,
+            rows=wave.rows,
+            advantages={episode.spec: value for episode, value, kept in scored if kept},
+            settings=self.settings,
+            temperature=self.geometry.temperature,
+            step=step,
+            progress=lambda done, total: self._pulse(step, events.UpdateProgress(step, done, total)),
+        )
+        return result, time.perf_counter() - started
+
+    def _record(
+        self, step: int, wave: Wave, terms: list[Terms], advantages: Advantages, update: UpdateResult, update_s: float
+    ) -> None:
+        """Episodes first, then the checkpoint, which carries the step's row, then the row: each is redone or
+        recovered."""
+        self.counters = self._count(wave, update)
+        row = train_row(step, wave, terms, advantages, update, self._costs(wave, update_s))
+        standing = zip(wave.episodes, terms, advantages.values, advantages.kept, strict=True)
+        self.run_dir.append(
+            rundir.EPISODES,
+            [episode_row("train", step, e, t, value if kept else None) for e, t, value, kept in standing],
+        )
+        if not update.loss_finite:
+            self.run_dir.append(rundir.TRAIN, [row])
+            raise StoppedRun(
+                f"the loss of step {step} is not finite",
+                where=str(self.run_dir.path / rundir.TRAIN),
+                remedy="the step was skipped and its rows are under waves/; lower optim.lr or look at the rows",
+            )
+        if step % self.save_every == 0 or step == self.steps:
+            row["save_s"] = self._save(step, row)
+        self.run_dir.append(rundir.TRAIN, [row])
+        self.run_dir.heartbeat(self._state(step), force=True)
+        self.on_event(events.StepDone(step, self.steps, row))
+
+    def _evaluate(self, step: int) -> None:
+        """Evaluate unless this step's evaluation is on record already."""
+        if any(row["step"] == step for row in self.run_dir.rows(rundir.EVAL)):
+            return
+        self._phase, started = "eval", time.perf_counter()
+        self.run_dir.heartbeat(self._state(step), force=True)
+        self.on_event(events.EvalStarted(step))
+        result = self.evaluate(step)
+        self._eval_s = time.perf_counter() - started
+        row = {"step": step, **result.row, "wall_s": self._eval_s}
+        self.run_dir.append(rundir.EPISODES, result.episodes)
+        self.run_dir.append(rundir.EVAL, [row])  # last: episodes without this row are dropped at the next resume
+        self.on_event(events.EvalDone(step, row))
+
+    # -------------------------------------------------------------------------------------- start, save, stop, account
+    def _preflight(self) -> None:
+        started = time.perf_counter()
+        observation = preflight.render_canary(self.pool, self.geometry.train_seed_base)
+        rows = self.geometry.seeds * self.geometry.draws * self.max_replans
+        waves = self.steps if self.keep_rows else self.save_every
+        needed = preflight.check_disk(
+            self.run_dir.path, self.policy, self.parameters, observation, rows=rows * waves, checkpoints=self.keep + 1
+        )
+        tokens = preflight.dry_update(
+            self.policy, self.parameters, self.optimizer, self.settings, self.geometry.temperature, observation
+        )
+        self.on_event(events.PreflightDone(tokens, needed / _GIB, time.perf_counter() - started))
+
+    def _restore(self) -> int:
+        """Go back to the newest checkpoint and drop what was recorded after it; returns the updates it holds."""
+        self.run_dir.check_base(self.policy.weights_digest())
+        found = ckpt.checkpoints(self.run_dir.checkpoints)
+        loaded = ckpt.load_checkpoint(found[-1]) if found else None
+        done = loaded.step if loaded else 0
+        self.run_dir.rewind(done)
+        if loaded:
+            ckpt.restore(loaded, self.parameters, self.optimizer)
+            self.counters = Counters(**loaded.state["counters"])
+            if all(row["step"] != done for row in self.run_dir.rows(rundir.TRAIN)):
+                self.run_dir.append(rundir.TRAIN, [loaded.state["row"]])
+        # Time spent on a step that was killed is spent all the same: the heartbeat knows of it.
+        spent_s = self.run_dir.last_heartbeat().get("device_s", 0.0)
+        self.counters = replace(self.counters, device_s=max(self.counters.device_s, spent_s))
+        self._clean_up(done)
+        return done
+
+    def _save(self, step: int, row: dict[str, Any]) -> float:
+        """Write the checkpoint, then delete what it makes superfluous; returns seconds."""
+        self._phase, started = "save", time.perf_counter()
+        evaluations = self.run_dir.rows(rundir.EVAL)
+        state = {
+            "counters": asdict(self.counters),
+            "baseline": evaluations[0] if evaluations else None,
+            "policy_digest": self.policy.weights_digest(),
+            "row": row,
+        }
+        path = ckpt.save_checkpoint(self.run_dir.checkpoints, step, self.parameters, self.optimizer, state)
+        self._clean_up(step)
+        self.on_event(events.CheckpointSaved(step, path))
+        return time.perf_counter() - started
+
+    def _clean_up(self, step: int) -> None:
+        ckpt.prune(self.run_dir.checkpoints, self.keep)
+        if not self.keep_rows:
+            for past in range(max(1, step - self.save_every + 1), step + 1):
+                store.delete_wave(store.wave_dir(self.run_dir.path, past))
+
+    def _end(self, step: int, *, finished: bool) -> Outcome:
+        reason = "all steps done" if finished else f"run.max_wall_s = {self.max_wall_s:g} s reached"
+        self._phase = "finished" if finished else "stopped"
+        self.run_dir.heartbeat(self._state(step), force=True)
+        self.on_event(events.RunEnded(step, finished, reason))
+        return Outcome(step, finished, reason, self.counters)
+
+    def _out_of_time(self) -> bool:
+        return self.max_wall_s is not None and time.monotonic() - self._started >= self.max_wall_s
+
+    def _pulse(self, step: int, event: Event) -> None:
+        progress = {}
+        if isinstance(event, PredictRound | events.UpdateProgress):
+            progress = {"done": event.done, "total": event.total}
+        self.run_dir.heartbeat({**self._state(step), **progress})
+        self.on_event(event)
+
+    def _state(self, step: int) -> dict[str, Any]:
+        return {"step": step, "steps": self.steps, "phase": self._phase, "device_s": self._device_s()}
+
+    def _device_s(self) -> float:
+        """Seconds that this run has held its device, attempts that were killed included."""
+        return self.counters.device_s + time.monotonic() - self._clock
+
+    def _count(self, wave: Wave, update: UpdateResult) -> Counters:
+        device_s, self._clock = self._device_s(), time.monotonic()
+        return Counters(
+            updates_applied=self.counters.updates_applied + (not update.step_skipped),
+            episodes=self.counters.episodes + len(wave.episodes),
+            env_ticks=self.counters.env_ticks + sum(e.metrics["ticks"] for e in wave.episodes),
+            predicts=self.counters.predicts + sum(e.replans for e in wave.episodes),
+            tokens=self.counters.tokens + sum(e.tokens for e in wave.episodes),
+            device_s=device_s,
+        )
+
+    def _costs(self, wave: Wave, update_s: float) -> StepCosts:
+        """Device figures are null on a CPU: there is no accelerator to account for."""
+        cuda = str(self.policy.device).startswith("cuda")
+        eval_s, self._eval_s = self._eval_s, None
+        vram_gib = torch.cuda.max_memory_reserved() / _GIB if cuda else None
+        gpu_h_total = self.counters.device_s / 3600 if cuda else None
+        gpu_h = (wave.wall_s + update_s + (eval_s or 0.0)) / 3600 if cuda else None
+        return StepCosts(wave.wall_s, update_s, eval_s, vram_gib, gpu_h, gpu_h_total)

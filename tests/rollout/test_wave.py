@@ -1,0 +1,153 @@
+"""Waves: an episode depends on its key and on nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from tiny_policy import tiny_policy, tiny_sampler
+from toy_world import spec
+
+from vla_rl.errors import RolloutError
+from vla_rl.policy.logprob import score_rows
+from vla_rl.policy.prompt import Observation
+from vla_rl.rollout.events import EpisodeDone, EpisodeRestarted, PredictRound
+from vla_rl.rollout.pool import ProcessPool, SerialPool
+from vla_rl.rollout.records import EpisodeSpec, Row
+from vla_rl.rollout.wave import lockstep_rounds, run_wave
+
+PLUGINS = ("toy_world",)
+SPECS = [EpisodeSpec(seed, draw) for seed in (100, 101, 102) for draw in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def sampler():
+    torch.set_num_threads(1)
+    return tiny_sampler(tiny_policy())
+
+
+def wave(sampler, pool, specs=SPECS, slots=4, **kwargs):
+    return run_wave(
+        sampler=sampler, pool=pool, specs=specs, temperature=1.0, slots=slots, policy_digest="d", **kwargs
+    )
+
+
+def serial(**kwargs):
+    return SerialPool(env_spec=spec(**kwargs), plugins=PLUGINS)
+
+
+def fingerprint(result):
+    """Everything of a wave but wall times, comparable with ==."""
+    rows = [
+        [v.tobytes() if isinstance(v, np.ndarray) else v for v in (getattr(row, f.name) for f in dataclasses.fields(Row))]
+        for row in result.rows
+    ]
+    return [dataclasses.replace(e, wall_s=0.0) for e in result.episodes], rows
+
+
+@pytest.fixture(scope="module")
+def reference(sampler):
+    with serial() as pool:
+        return wave(sampler, pool)
+
+
+def test_episodes_and_rows_come_in_the_order_of_the_specs(reference):
+    assert [e.spec for e in reference.episodes] == SPECS
+    assert [(r.spec, r.replan) for r in reference.rows] == [(e.spec, k) for e in reference.episodes for k in range(e.replans)]
+    assert sum(e.tokens for e in reference.episodes) == sum(len(r.bins) for r in reference.rows)
+
+
+def test_draws_of_a_seed_start_alike_and_go_on_differently(reference):
+    first, second = (next(r for r in reference.rows if r.spec == EpisodeSpec(100, draw)) for draw in (0, 1))
+    assert np.array_equal(first.frames, second.frames) and not np.array_equal(first.bins, second.bins)
+    assert first.rng_key == (3, 0, 100, 0) and second.rng_key == (3, 1, 100, 0)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 6, 50])
+def test_the_number_of_slots_and_so_refilling_changes_no_episode(sampler, reference, slots):
+    with serial() as pool:
+        assert fingerprint(wave(sampler, pool, slots=slots)) == fingerprint(reference)
+
+
+def test_a_subset_of_the_specs_gives_the_same_episodes(sampler, reference):
+    with serial() as pool:
+        part = wave(sampler, pool, specs=SPECS[3:1:-1])
+    episodes, _ = fingerprint(reference)
+    assert fingerprint(part)[0] == [episodes[3], episodes[2]]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_worker_processes_change_no_episode(sampler, reference, workers):
+    with ProcessPool(workers=workers, timeout_s=20.0, env_spec=spec(), plugins=PLUGINS) as pool:
+        assert fingerprint(wave(sampler, pool)) == fingerprint(reference)
+
+
+@pytest.mark.parametrize("fault", ["die@in_step", "hang@in_step", "raise@in_reset", "black@in_step"])
+def test_a_lost_episode_is_redone_from_its_key_and_ends_the_same(sampler, reference, tmp_path, fault):
+    events = []
+    env_spec = spec(fault, 101, str(tmp_path / "once"))
+    with ProcessPool(workers=2, timeout_s=3.0, env_spec=env_spec, plugins=PLUGINS) as pool:
+        result = wave(sampler, pool, on_event=events.append)
+    assert fingerprint(result) == fingerprint(reference)
+    assert (result.predict_rounds, result.mean_predict_batch) == (reference.predict_rounds, reference.mean_predict_batch)
+    restarted = [event.episode_id for event in events if isinstance(event, EpisodeRestarted)]
+    assert "seed000101_draw00" in restarted or "seed000101_draw01" in restarted
+
+
+def test_an_episode_that_is_lost_every_time_ends_the_wave_by_name_after_bounded_tries(sampler):
+    events, finished = [], []
+    with ProcessPool(workers=1, timeout_s=20.0, env_spec=spec("raise@in_reset", 102), plugins=PLUGINS) as pool:
+        with pytest.raises(RolloutError, match="(?s)seed000102_draw00 was lost 3 times.*the physics exploded"):
+            wave(sampler, pool, slots=2, on_event=events.append, on_episode=lambda episode, rows: finished.append(episode.spec))
+    assert {s.seed for s in finished} == {100, 101}  # what had ended was handed over before
+
+
+def test_an_environment_error_in_the_serial_pool_is_raised_as_it_is(sampler):
+    with SerialPool(env_spec=spec("raise@in_step", 102), plugins=PLUGINS) as pool, pytest.raises(RuntimeError, match="exploded"):
+        wave(sampler, pool)
+
+
+def test_episodes_are_handed_over_when_they_end_and_events_count_them(sampler, reference):
+    events, handed = [], []
+    with serial() as pool:
+        wave(sampler, pool, slots=2, on_event=events.append, on_episode=lambda episode, rows: handed.append((episode, rows)))
+    assert sorted(e.spec.episode_id for e, _ in handed) == [s.episode_id for s in SPECS]
+    assert all(len(rows) == episode.replans for episode, rows in handed)
+    rounds = [e for e in events if isinstance(e, PredictRound)]
+    assert rounds[-1].done == rounds[-1].total == 6 and len([e for e in events if isinstance(e, EpisodeDone)]) == 6
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4, 9])
+def test_the_derived_number_of_rounds_is_the_number_that_an_undisturbed_wave_takes(sampler, slots):
+    events = []
+    with serial() as pool:
+        result = wave(sampler, pool, slots=slots, on_event=events.append)
+    rounds = [e for e in events if isinstance(e, PredictRound)]
+    assert result.predict_rounds == len(rounds)
+    assert result.mean_predict_batch == sum(e.live for e in rounds) / len(rounds)
+
+
+def test_rounds_by_hand():
+    assert lockstep_rounds([3, 1, 2, 4], slots=2) == 7  # slot 0: 3 then 4; slot 1: 1 then 2
+    assert lockstep_rounds([], slots=2) == 0
+
+
+def test_without_rows_nothing_but_the_rows_is_missing(sampler, reference):
+    with serial() as pool:
+        result = wave(sampler, pool, keep_rows=False)
+    assert result.rows == () and fingerprint(result)[0] == fingerprint(reference)[0]
+
+
+def test_a_spec_listed_twice_is_refused(sampler):
+    with serial() as pool, pytest.raises(RolloutError):
+        wave(sampler, pool, specs=[SPECS[0], SPECS[0]])
+
+
+def test_stored_log_probabilities_and_masks_are_the_trainers_within_1e_5(sampler, reference):
+    policy = sampler.policy
+    for row in reference.rows:
+        scores = score_rows(policy, [Observation(row.frames, row.state_deg)], [row.bins], 1.0)
+        assert np.abs(scores.logp_RT[0].detach().numpy() - row.logp).max() < 1e-5
+        assert np.array_equal(policy.grammar.packed_masks(row.bins), row.legal_packed)
