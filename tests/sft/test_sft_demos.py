@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sft_support import ENV, SEEDS, record
-from vla_rl.sim.expert import DemoNoise, ScriptedExpert
 
 from vla_rl.config.build import build
 from vla_rl.errors import ConfigError, IntegrityError, UsageError
 from vla_rl.sft.demos import NOISE_DEG, START_JITTER_DEG, episode_rows
 from vla_rl.sft.shards import read_recipe, read_shard, shard_paths
+from vla_rl.sim.expert import DemoNoise, ScriptedExpert
 
 
 def _bytes(directory: Path) -> dict[str, bytes]:
@@ -48,6 +49,19 @@ def test_a_stopped_recording_records_only_what_is_missing(demo_dir: Path, tmp_pa
     summary = record(tmp_path, on_event=lambda event: indices.append(event.index))
     assert indices == [1] and summary.complete and summary.attempts == len(SEEDS)
     assert all(_bytes(tmp_path)[name] == data for name, data in untouched.items() if "00001" not in name)
+    assert _same_rows(demo_dir, tmp_path)
+
+
+def test_the_shard_of_a_killed_worker_is_recorded_again(demo_dir: Path, tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    def kill_first(event: object) -> None:
+        if not killed:
+            (worker,) = multiprocessing.active_children()
+            killed.append(worker.pid or 0)
+            worker.kill()
+
+    assert record(tmp_path, on_event=kill_first).complete and killed
     assert _same_rows(demo_dir, tmp_path)
 
 

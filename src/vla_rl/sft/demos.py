@@ -15,6 +15,7 @@ import os
 import time
 import traceback
 from collections import Counter, deque
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -157,9 +158,11 @@ def _record_shards(
     def assign(connection: Connection, process: Any) -> None:
         if pending and (deadline is None or time.monotonic() < deadline):
             crew[connection] = (process, pending.popleft())
-            connection.send(crew[connection][1])
+            with suppress(OSError):  # a worker that has died meanwhile is noticed by the next `wait`
+                connection.send(crew[connection][1])
         else:
-            connection.send(None)
+            with suppress(OSError):
+                connection.send(None)
             connection.close()
             process.join()
 
