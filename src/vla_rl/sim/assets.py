@@ -104,7 +104,9 @@ def _read(path: Path, names: tuple[str, ...]) -> dict[str, Mesh] | None:
 def _write(path: Path, meshes: dict[str, Mesh]) -> None:
     """Write beside `path` and rename, so that a reader in another process sees a whole file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {f"{n}/vertices": m.vertices_V3 for n, m in meshes.items()} | {f"{n}/faces": m.faces_F3 for n, m in meshes.items()}
+    arrays = {f"{n}/vertices": m.vertices_V3 for n, m in meshes.items()} | {
+        f"{n}/faces": m.faces_F3 for n, m in meshes.items()
+    }
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -18,7 +18,7 @@ from vla_rl.sim import metrics as M
 from vla_rl.sim.frames import CAMERAS, to_degrees, to_radians
 from vla_rl.sim.gl import mujoco
 from vla_rl.sim.protocol import Spawn, spawn_v1
-from vla_rl.sim.scene import scene_digest, shared_scene
+from vla_rl.sim.scene import MAX_PICTURE_PX, scene_digest, shared_scene
 
 TERMINATE_ON = ("success_documented", "success_strict", "never")
 _INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
@@ -56,13 +56,24 @@ class BoatToDisk(gym.Env[dict[str, np.ndarray], np.ndarray]):
         stop_hopeless: bool,
     ) -> None:
         if terminate_on not in TERMINATE_ON:
-            raise ConfigError(f"no such test: {terminate_on!r}", where="sim.terminate_on", remedy=f"one of: {', '.join(TERMINATE_ON)}")
+            raise ConfigError(
+                f"no such test: {terminate_on!r}", where="sim.terminate_on", remedy=f"one of: {', '.join(TERMINATE_ON)}"
+            )
         if not 1 <= execute_ticks <= chunk_ticks:
-            raise ConfigError(f"cannot execute {execute_ticks} ticks of a chunk of {chunk_ticks}", where="sim.execute_ticks")
-        if max_ticks < 1 or image_px < 1:
-            raise ConfigError("must be positive", where="sim.max_ticks, sim.image_px")
+            raise ConfigError(
+                f"cannot execute {execute_ticks} ticks of a chunk of {chunk_ticks}", where="sim.execute_ticks"
+            )
+        if max_ticks < 1:
+            raise ConfigError(f"an episode of {max_ticks} ticks", where="sim.max_ticks", remedy="at least 1")
+        if not 1 <= image_px <= MAX_PICTURE_PX:
+            raise ConfigError(f"pictures of {image_px} px", where="sim.image_px", remedy=f"1 to {MAX_PICTURE_PX}")
         self.scene = shared_scene(protocol)
-        self.image_px, self.chunk_ticks, self.execute_ticks, self.max_ticks = image_px, chunk_ticks, execute_ticks, max_ticks
+        self.image_px, self.chunk_ticks, self.execute_ticks, self.max_ticks = (
+            image_px,
+            chunk_ticks,
+            execute_ticks,
+            max_ticks,
+        )
         self.terminate_on, self.stop_hopeless = terminate_on, stop_hopeless
         self.scene_hash = scene_digest(self.scene.protocol)
         self.data = mujoco.MjData(self.scene.model)
@@ -72,13 +83,17 @@ class BoatToDisk(gym.Env[dict[str, np.ndarray], np.ndarray]):
         self.terminated = self.truncated = False
         low_deg, high_deg = to_degrees(self.scene.ctrl_low_rad), to_degrees(self.scene.ctrl_high_rad)
         shape = (execute_ticks, 6)
-        self.action_space = spaces.Box(np.broadcast_to(low_deg, shape).copy(), np.broadcast_to(high_deg, shape).copy(), dtype=np.float64)
+        self.action_space = spaces.Box(
+            np.broadcast_to(low_deg, shape).copy(), np.broadcast_to(high_deg, shape).copy(), dtype=np.float64
+        )
         picture = spaces.Box(0, 255, (image_px, image_px, 3), np.uint8)
         # A joint may be pushed past its soft limit by a little; the state is what is measured.
         state = spaces.Box(low_deg - 30.0, high_deg + 30.0, dtype=np.float64)
         self.observation_space = spaces.Dict({"top": picture, "wrist": picture, "state": state})
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Start the episode of an environment seed.
 
         Args:
@@ -89,7 +104,9 @@ class BoatToDisk(gym.Env[dict[str, np.ndarray], np.ndarray]):
             observation, and info with the seed and the spawn.
         """
         super().reset(seed=seed)
-        spawn = self.begin(int(self.np_random.integers(2**31)) if seed is None else seed, (options or {}).get("arm_deg"))
+        spawn = self.begin(
+            int(self.np_random.integers(2**31)) if seed is None else seed, (options or {}).get("arm_deg")
+        )
         return self.observe(), {"seed": self.seed, "spawn": [spawn.x_m, spawn.y_m, spawn.yaw_rad]}
 
     def begin(self, seed: int, arm_deg: np.ndarray | None = None) -> Spawn:

@@ -19,9 +19,9 @@ import numpy as np
 
 from vla_rl import seeds
 from vla_rl.sim.env import BoatToDisk
-from vla_rl.sim.frames import CAMERAS, to_degrees
+from vla_rl.sim.frames import CAMERAS
 from vla_rl.sim.ik import ArmKinematics, ArmPose
-from vla_rl.sim.metrics import EpisodeMetrics
+from vla_rl.sim.metrics import STRICT_TICKS, EpisodeMetrics
 
 BLEND_TICKS = 6
 # Joint speeds in degrees per second: free motion, near the boat, lowering onto the disk, and the jaw.
@@ -29,7 +29,7 @@ FREE_DEG_S, NEAR_DEG_S, LOWER_DEG_S, JAW_DEG_S = 90.0, 60.0, 24.0, 110.0
 OPEN_DEG, CLOSED_DEG = 24.0, -10.0
 # Gripper frame: inner face of the fixed jaw, and the height of its tip's middle. The cabin is 19 mm wide.
 FIXED_FACE_X_M, TIP_Z_M, CABIN_HALF_M = -0.0080, -0.0975, 0.0095
-CLEARANCE_M = 0.008
+CLEARANCE_M = 0.013  # on the fixed jaw's side; the open jaws are 50 mm apart, so the cabin is in the middle
 CABIN_IN_BOAT_M = np.array([-0.006, 0.0, 0.0])
 GRASP_Z_M, HOVER_M, LIFT_M, CARRY_KEEL_M, TOUCH_M = 0.028, 0.040, 0.035, 0.048, 0.0015
 SHORT_OF_GRASP_Z_M = 0.020
@@ -100,6 +100,7 @@ class _Recording:
     render: bool
     noise_deg: float = 0.0
     recording: bool = True
+    placed_run: int = 0
     targets_deg: list[np.ndarray] = field(default_factory=list)
     trainable: list[bool] = field(default_factory=list)
     frames: list[DemoFrame] = field(default_factory=list)
@@ -151,7 +152,14 @@ class ScriptedExpert:
         ok = fail is None and metrics.success_strict and sample.placed()
         fail = fail or (None if ok else "misplaced")
         return ExpertEpisode(
-            ok, fail, self._log.frames, np.array(self._log.targets_deg), np.array(self._log.trainable), metrics, noisy, missed
+            ok,
+            fail,
+            self._log.frames,
+            np.array(self._log.targets_deg),
+            np.array(self._log.trainable),
+            metrics,
+            noisy,
+            missed,
         )
 
     def _perform(self, missed: bool) -> str | None:
@@ -191,6 +199,9 @@ class ScriptedExpert:
             kick_deg = np.sqrt(1.0 - 0.9**2) * log.noise_deg * self._rng.normal(size=6)
             self._disturbance_deg = 0.9 * self._disturbance_deg + kick_deg
         env.tick(target_deg + self._steady * self._disturbance_deg)
+        log.placed_run = log.placed_run + 1 if env.last_sample.placed() else 0
+        if log.placed_run == STRICT_TICKS + STRICT_TAIL_TICKS:
+            log.recording = False
 
     def _move(self, joints_rad: np.ndarray, jaw_deg: float, speed_deg_s: float) -> None:
         """Straight in joint space to a pose, all joints arriving together; returns while the blend is still catching up."""
@@ -201,7 +212,14 @@ class ScriptedExpert:
             self._tick(start_deg + (goal_deg - start_deg) * (k / ticks))
 
     def _line(
-        self, goal_m: np.ndarray, tool: np.ndarray, heading: float | None, jaw_deg: float, speed_deg_s: float, pieces: int, vertical_weight: float = 0.1
+        self,
+        goal_m: np.ndarray,
+        tool: np.ndarray,
+        heading: float | None,
+        jaw_deg: float,
+        speed_deg_s: float,
+        pieces: int,
+        vertical_weight: float = 0.1,
     ) -> ArmPose:
         """Straight in space: the tool point from where the reference has it to `goal_m`."""
         joints_rad = np.deg2rad(self._reference_deg[:5])
@@ -209,7 +227,12 @@ class ScriptedExpert:
         pose = ArmPose(joints_rad, 0.0, 1.0)
         for part in np.linspace(0.0, 1.0, pieces + 1)[1:]:
             pose = self.arm.solve(
-                start_m + part * (goal_m - start_m), tool, pose.joints_rad, jaw_heading_rad=heading, vertical_weight=vertical_weight, iterations=25
+                start_m + part * (goal_m - start_m),
+                tool,
+                pose.joints_rad,
+                jaw_heading_rad=heading,
+                vertical_weight=vertical_weight,
+                iterations=25,
             )
             self._move(pose.joints_rad, jaw_deg, speed_deg_s)
         return pose
@@ -256,7 +279,9 @@ class ScriptedExpert:
         assert rng is not None
         self._log.recording = False
         angle, radius_m = rng.uniform(-np.pi, np.pi), rng.uniform(0.008, 0.035)
-        self._approach(radius_m * np.array([np.cos(angle), np.sin(angle)]), rng.uniform(-0.7, 0.7), rng.uniform(0.3, 1.0))
+        self._approach(
+            radius_m * np.array([np.cos(angle), np.sin(angle)]), rng.uniform(-0.7, 0.7), rng.uniform(0.3, 1.0)
+        )
         if rng.random() < 0.5:
             self._move(np.deg2rad(self._reference_deg[:5]), CLOSED_DEG, NEAR_DEG_S)
         self._log.recording = True
@@ -285,9 +310,11 @@ class ScriptedExpert:
         start_rad = np.deg2rad(self._reference_deg[:5])
         start_rad = np.append(self.arm.guess(goal_xy, 0.0)[:4], start_rad[4])
         touch_z = self.env.scene.protocol.disk_top_m + TOUCH_M
-        over = self.arm.solve(np.append(goal_xy, CARRY_KEEL_M), keel, start_rad, jaw_heading_rad=None)
+        over = self.arm.solve(
+            np.append(goal_xy, CARRY_KEEL_M), keel, start_rad, jaw_heading_rad=None, vertical_weight=0.02
+        )
         down = self.arm.solve(np.append(goal_xy, touch_z), keel, over.joints_rad, jaw_heading_rad=None)
-        if max(over.error_m, down.error_m) > 0.004 or down.upright < 0.97:
+        if over.error_m > 0.010 or down.error_m > 0.004 or down.upright < 0.97:
             raise _Abandon("the disk is out of reach")
         self._move(over.joints_rad, CLOSED_DEG, FREE_DEG_S)
         if self._boat()[0][2] < 0.02:
@@ -316,3 +343,4 @@ class ScriptedExpert:
         """A failed attempt teaches nothing: its frames go, its ticks are marked."""
         self._log.frames = [frame for frame in self._log.frames if frame.tick < tick]
         self._log.trainable[tick:] = [False] * (len(self._log.trainable) - tick)
+        self._log.recording = True

@@ -7,9 +7,11 @@ In: the environment variable ``MUJOCO_GL`` (honoured when set) and the GL librar
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import os
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +23,10 @@ if TYPE_CHECKING:
 
 APT_OSMESA = "apt-get install -y --no-install-recommends libosmesa6"
 APT_EGL = "apt-get install -y --no-install-recommends libegl1 libgl1"
-_LIBRARIES = {"egl": (("libEGL.so.1",), ("libGL.so.1", "libOpenGL.so.0")), "osmesa": (("libOSMesa.so.8", "libOSMesa.so.6"),)}
+_LIBRARIES = {
+    "egl": (("libEGL.so.1",), ("libGL.so.1", "libOpenGL.so.0")),
+    "osmesa": (("libOSMesa.so.8", "libOSMesa.so.6"),),
+}
 
 
 def _loads(name: str) -> bool:
@@ -98,9 +103,24 @@ def new_renderer(model: mujoco.MjModel, width_px: int, height_px: int) -> mujoco
     if make is None or backend == "disable":
         raise rendering_error(backend)
     try:
-        return make(model, height=height_px, width=width_px)
+        renderer = make(model, height=height_px, width=width_px)
     except Exception as error:  # PyOpenGL, EGL and OSMesa each raise classes of their own
         raise rendering_error(backend, error) from None
+    _open_renderers.add(renderer)
+    _close_at_exit()
+    return renderer
+
+
+_open_renderers: weakref.WeakSet[mujoco.Renderer] = weakref.WeakSet()
+
+
+@functools.cache
+def _close_at_exit() -> None:
+    """Free the contexts before MuJoCo's own exit handler ends the display, or each prints a traceback.
+
+    Handlers run last in, first out, and MuJoCo adds its own with the first context: so register after that.
+    """
+    atexit.register(lambda: [renderer.close() for renderer in list(_open_renderers)])
 
 
 @functools.cache

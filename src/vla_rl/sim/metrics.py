@@ -53,7 +53,9 @@ class TickSample:
 
     def over_disk(self) -> bool:
         """Within the disk, 4 to 30 mm high, and upright."""
-        return self.distance_m < DISK_RADIUS_M and PLACED_Z_M[0] < self.z_m < PLACED_Z_M[1] and self.upright > MIN_UPRIGHT
+        return (
+            self.distance_m < DISK_RADIUS_M and PLACED_Z_M[0] < self.z_m < PLACED_Z_M[1] and self.upright > MIN_UPRIGHT
+        )
 
     def documented(self) -> bool:
         """The documented success test; a held boat may pass."""

@@ -39,6 +39,7 @@ BOAT_PARTS = (
 BOAT_CONTACT = {"condim": 6, "friction": (1.0, 0.02, 0.001), "solref": (0.01, 1.0)}
 TABLE_COLOUR, DISK_COLOUR, FLOOR_COLOUR = (0.60, 0.63, 0.66, 1.0), (0.50, 0.30, 0.14, 1.0), (0.25, 0.25, 0.27, 1.0)
 LIGHT = {"pos": (0.4, 0.4, 1.2), "dir": (-0.2, -0.35, -1.0), "diffuse": (0.6, 0.6, 0.6), "headlight": 0.4}
+MAX_PICTURE_PX = 1024
 SOLVER = {"impratio": 10.0, "iterations": 10, "ls_iterations": 20}
 
 
@@ -63,7 +64,11 @@ def _lighten_robot(spec: mujoco.MjSpec) -> None:
 def _add_boat(spec: mujoco.MjSpec, protocol: Protocol) -> None:
     boat = spec.worldbody.add_body(name="boat", pos=protocol.boat_park_m)
     boat.add_freejoint(name="boat")
-    shapes = {"box": mujoco.mjtGeom.mjGEOM_BOX, "bow": mujoco.mjtGeom.mjGEOM_BOX, "cylinder": mujoco.mjtGeom.mjGEOM_CYLINDER}
+    shapes = {
+        "box": mujoco.mjtGeom.mjGEOM_BOX,
+        "bow": mujoco.mjtGeom.mjGEOM_BOX,
+        "cylinder": mujoco.mjtGeom.mjGEOM_CYLINDER,
+    }
     for name, shape, size_m, pos_m, mass_share, rgba in BOAT_PARTS:
         yaw = np.pi / 4 if shape == "bow" else 0.0
         boat.add_geom(
@@ -90,12 +95,21 @@ def _add_furniture(spec: mujoco.MjSpec, protocol: Protocol) -> None:
         castshadow=False,
     )
     world.add_geom(
-        name="table", type=geom.mjGEOM_BOX, size=(1.2, 0.5, 0.02), pos=(1.144, -0.22, -0.02), rgba=TABLE_COLOUR, friction=(1.0, 0.005, 0.0001)
+        name="table",
+        type=geom.mjGEOM_BOX,
+        size=(1.2, 0.5, 0.02),
+        pos=(1.144, -0.22, -0.02),
+        rgba=TABLE_COLOUR,
+        friction=(1.0, 0.005, 0.0001),
     )
     world.add_geom(name="floor", type=geom.mjGEOM_PLANE, size=(5.0, 5.0, 0.1), pos=(0.0, 0.0, -0.8), rgba=FLOOR_COLOUR)
     half_m = protocol.disk_top_m / 2
     world.add_geom(
-        name="disk", type=geom.mjGEOM_CYLINDER, size=(protocol.disk_radius_m, half_m, 0.0), pos=(*protocol.disk_xy_m, half_m), rgba=DISK_COLOUR
+        name="disk",
+        type=geom.mjGEOM_CYLINDER,
+        size=(protocol.disk_radius_m, half_m, 0.0),
+        pos=(*protocol.disk_xy_m, half_m),
+        rgba=DISK_COLOUR,
     )
 
 
@@ -131,12 +145,16 @@ def build_model(protocol: Protocol) -> mujoco.MjModel:
     option.timestep = protocol.timestep_s
     option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
     option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
-    option.impratio, option.iterations, option.ls_iterations = SOLVER["impratio"], SOLVER["iterations"], SOLVER["ls_iterations"]
+    option.impratio, option.iterations, option.ls_iterations = (
+        SOLVER["impratio"],
+        SOLVER["iterations"],
+        SOLVER["ls_iterations"],
+    )
     visual.quality.offsamples, visual.quality.shadowsize = 0, 0
     visual.headlight.ambient = visual.headlight.diffuse = [LIGHT["headlight"]] * 3
     visual.headlight.specular = [0.0] * 3
     spec.stat.extent, visual.map.znear, visual.map.zfar = 1.0, 0.01, 20.0
-    visual.global_.offwidth, visual.global_.offheight = 1280, 960
+    visual.global_.offwidth = visual.global_.offheight = MAX_PICTURE_PX
     return spec.compile()
 
 
@@ -182,7 +200,9 @@ class Scene:
         code_C2 = self.contact_code_G[data.contact.geom]
         pair_C = code_C2[:, 0] + code_C2[:, 1]
         touching_C = pair_C[data.contact.dist <= 0.0]
-        return FIXED_BIT * bool((touching_C == BOAT_CODE + FIXED_BIT).any()) + MOVING_BIT * bool((touching_C == BOAT_CODE + MOVING_BIT).any())
+        return FIXED_BIT * bool((touching_C == BOAT_CODE + FIXED_BIT).any()) + MOVING_BIT * bool(
+            (touching_C == BOAT_CODE + MOVING_BIT).any()
+        )
 
     def boat_strikes(self, data: mujoco.MjData) -> int:
         """Number of contact points between the boat and any body that is not part of the world."""
@@ -202,7 +222,11 @@ class Scene:
             self._renderers[size] = new_renderer(self.model, width_px, height_px)
         renderer = self._renderers[size]
         renderer.update_scene(data, CAMERA_NAMES[camera])
-        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION, mujoco.mjtRndFlag.mjRND_SKYBOX):
+        for flag in (
+            mujoco.mjtRndFlag.mjRND_SHADOW,
+            mujoco.mjtRndFlag.mjRND_REFLECTION,
+            mujoco.mjtRndFlag.mjRND_SKYBOX,
+        ):
             renderer.scene.flags[flag] = 0
         return renderer.render()
 
@@ -218,7 +242,9 @@ def shared_scene(protocol_name: str) -> Scene:
     protocol = protocol_named(protocol_name)
     model = build_model(protocol)
     code_of_body = {model.body("boat").id: BOAT_CODE}
-    code_of_body |= {model.body(name).id: FIXED_BIT for name in FIXED_SIDE} | {model.body(name).id: MOVING_BIT for name in MOVING_SIDE}
+    code_of_body |= {model.body(name).id: FIXED_BIT for name in FIXED_SIDE} | {
+        model.body(name).id: MOVING_BIT for name in MOVING_SIDE
+    }
     body_of_geom_G = np.array(model.geom_bodyid)
     return Scene(
         protocol=protocol,
@@ -234,7 +260,7 @@ def shared_scene(protocol_name: str) -> Scene:
 
 
 def scene_digest(protocol: Protocol) -> str:
-    """SHA-256 of everything that decides physics and pictures: constants, robot files, simplification; not MuJoCo's version."""
+    """SHA-256 of all that decides physics and pictures: constants, robot files, simplification; not MuJoCo's version."""
     world = [BOAT_PARTS, BOAT_CONTACT, TABLE_COLOUR, DISK_COLOUR, FLOOR_COLOUR, LIGHT, SOLVER]
     content = [protocol.constants(), assets.robot_digest(), assets.simplification(), world]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

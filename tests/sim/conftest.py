@@ -1,0 +1,26 @@
+"""Environments for the sim tests: real physics, real pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from vla_rl.sim.env import BoatToDisk
+
+SETTINGS: dict[str, Any] = {
+    "protocol": "sim100b",
+    "image_px": 112,
+    "chunk_ticks": 30,
+    "execute_ticks": 30,
+    "max_ticks": 900,
+    "terminate_on": "success_strict",
+    "stop_hopeless": False,
+}
+
+
+@pytest.fixture
+def make_env() -> Callable[..., BoatToDisk]:
+    """A factory: the usual settings, some of them overridden."""
+    return lambda **overrides: BoatToDisk(**(SETTINGS | overrides))
