@@ -61,25 +61,6 @@ class PromptTensors:
         return (causal | (block[:, None] & block[None, :]))[None, None]
 
 
-class DecodeCache:
-    """Keys and values of every layer in one buffer of fixed size; rows of a batch stand at the same position.
-
-    Follows the call that transformers' attention makes (`update`), and returns the filled part.
-    """
-
-    def __init__(self, layers: int, rows: int, kv_heads: int, length: int, head_dim: int, like: Tensor) -> None:
-        self.keys = like.new_zeros(layers, rows, kv_heads, length, head_dim)
-        self.values = torch.zeros_like(self.keys)
-        self.position = 0
-
-    def update(self, keys: Tensor, values: Tensor, layer: int, **_: Any) -> tuple[Tensor, Tensor]:
-        """Write the new tokens' keys and values at `position`; return everything up to and with them."""
-        end = self.position + keys.shape[2]
-        self.keys[layer, :, :, self.position : end] = keys
-        self.values[layer, :, :, self.position : end] = values
-        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
-
-
 def image_tokens(model: Any, patches_NPF: Tensor, pooling_I4: Tensor) -> Tensor:
     """Text-width features of every image token, [N, I, D]: vision tower, 2x2 attention pooling, projector."""
     tower, adapter = model.model.vision_tower, model.model.multi_modal_projector
@@ -113,8 +94,11 @@ def prompt_embeddings(model: Any, prompt: PromptTensors, frames: Tensor, state_b
     return embedded.index_add(1, prompt.image_slots, features)
 
 
-def text_stack(model: Any, embedded: Tensor, start: int, mask: Tensor | None, cache: DecodeCache | None = None) -> Tensor:
-    """Decoder layers over [B, L, D] embeddings that stand at positions `start`, `start` + 1, ...; before the final norm."""
+def text_stack(model: Any, embedded: Tensor, start: int, mask: Tensor | None, cache: Any | None = None) -> Tensor:
+    """Decoder layers over [B, L, D] embeddings that stand at positions `start`, `start` + 1, ...; before the final norm.
+
+    `cache` is anything with the `update` method of a transformers cache.
+    """
     text = model.model.language_model
     positions = torch.arange(start, start + embedded.shape[1], device=embedded.device)[None]
     tables: dict[str, Callable] = {"scaled": text.rotary_emb, "unscaled": text.rotary_emb_unscaled}

@@ -1,0 +1,161 @@
+"""Prefill and one-token steps with a key-value cache of fixed size.
+
+In: frames and state bins, then one action bin per row and step. Out: logits over the action block. The prefill runs
+transformers' modules (`vla_rl.policy.trunk`). A step does the same arithmetic on fused weights: in a network this small,
+the modules' some 60 small operations a layer cost several times what the arithmetic does. Tests hold both together.
+
+On the CPU a row's numbers must not depend on its slot, but a matrix product of few rows that several threads share treats
+the rows of its last, partial tile differently (seen with MKL at 5, 6, 7 and 10 rows on 2 threads). So prefill goes row by
+row, and steps run on one thread, where they are as fast at these sizes.
+
+Shapes: R rows, H query heads, G key-value heads, L cached tokens, D text width, E head width, V bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, scaled_dot_product_attention, silu
+
+from vla_rl.policy.policy import VlaPolicy
+from vla_rl.policy.trunk import block_logits, prompt_embeddings, text_stack
+
+
+class DecodeCache:
+    """Keys and values of every layer, [layer, R, G, L, E]; all rows stand at the same position.
+
+    `update` answers the call that transformers' attention makes.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self.keys, self.values, self.position = keys, values, 0
+
+    def rows(self, rows: slice) -> DecodeCache:
+        """The same memory, seen as a cache of some rows at position 0."""
+        return DecodeCache(self.keys[:, rows], self.values[:, rows])
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, **_: Any) -> tuple[Tensor, Tensor]:
+        """Write new tokens' keys and values [R, G, new, E]; return everything up to and with them."""
+        end = self.position + keys.shape[2]
+        self.keys[layer, :, :, self.position : end] = keys
+        self.values[layer, :, :, self.position : end] = values
+        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Weights of one decoder layer for a step, norms folded into the projections that follow them."""
+
+    query_key_value: Tensor
+    query_key_norm_HE: Tensor
+    out: Tensor
+    gate_up: Tensor
+    down: Tensor
+    cos_LE: Tensor
+    sin_LE: Tensor
+
+
+class Decoder:
+    """Runs one fixed batch of rows from prompt to logits, token by token.
+
+    Args:
+        policy: its weights are read at every `prefill`.
+        rows: fixed number of rows, R.
+    """
+
+    def __init__(self, policy: VlaPolicy, rows: int) -> None:
+        self.policy, self.rows = policy, rows
+        text = policy.model.config.text_config
+        self._heads, self._groups, self._width = text.num_attention_heads, text.num_key_value_heads, text.head_dim
+        self._eps = text.rms_norm_eps
+        length = policy.prompt.length + policy.grammar.total
+        keys = policy.model.lm_head.weight.detach().new_zeros(text.num_hidden_layers, rows, self._groups, length, self._width)
+        self._cache = DecodeCache(keys, torch.zeros_like(keys))
+        self._layers: list[_Layer] = []
+
+    def prefill(self, frames: Tensor, state_bins_RJ: Tensor) -> Tensor:
+        """Read R prompts; logits of the first action token, [R, V].
+
+        Args:
+            frames: uint8 [R, camera, height, width, 3].
+            state_bins_RJ: integer [R, joint].
+        """
+        policy, prompt = self.policy, self.policy.prompt
+        mask = prompt.attention_mask(prompt.length)
+        at_once = 1 if frames.device.type == "cpu" else self.rows
+        last = []
+        for i in range(0, self.rows, at_once):
+            rows = slice(i, i + at_once)
+            embedded = prompt_embeddings(policy.model, prompt, frames[rows], state_bins_RJ[rows])
+            hidden = text_stack(policy.model, embedded, 0, mask, self._cache.rows(rows))
+            last.append(block_logits(policy.model, hidden[:, -1], prompt.ids.action_block, policy.vocabulary))
+        self._cache.position = prompt.length
+        self._read_weights(length=self._cache.keys.shape[3])
+        return torch.cat(last)
+
+    def step(self, bins_R: Tensor) -> Tensor:
+        """Feed one bin per row; logits of the next, [R, V]."""
+        hidden, cache = self._embedding[bins_R], self._cache
+        heads, groups, width, end = self._heads, self._groups, self._width, cache.position + 1
+        for i, layer in enumerate(self._layers):
+            projected = linear(_rms(hidden, self._eps), layer.query_key_value).unflatten(1, (heads + 2 * groups, width))
+            rotated = _rms(projected[:, : heads + groups], self._eps) * layer.query_key_norm_HE
+            swapped = torch.cat((-rotated[..., width // 2 :], rotated[..., : width // 2]), dim=-1)
+            rotated = rotated * layer.cos_LE[end - 1] + swapped * layer.sin_LE[end - 1]
+            cache.keys[i, :, :, end - 1] = rotated[:, heads:]
+            cache.values[i, :, :, end - 1] = projected[:, heads + groups :]
+            # Queries that share a key head become a query sequence, so keys need not be repeated.
+            queries = rotated[:, :heads].reshape(self.rows, groups, heads // groups, width)
+            read = scaled_dot_product_attention(queries, cache.keys[i, :, :, :end], cache.values[i, :, :, :end])
+            hidden = torch.addmm(hidden, read.reshape(self.rows, heads * width), layer.out)
+            gate, up = linear(_rms(hidden, self._eps), layer.gate_up).chunk(2, dim=1)
+            hidden = torch.addmm(hidden, silu(gate) * up, layer.down)
+        cache.position = end
+        return linear(_rms(hidden, self._eps), self._head).float()
+
+    def _read_weights(self, length: int) -> None:
+        model, ids = self.policy.model, self.policy.prompt.ids
+        text, block = model.model.language_model, slice(ids.action_block, ids.action_block + self.policy.vocabulary)
+        self._embedding = text.embed_tokens.weight[block]
+        self._head = model.lm_head.weight[block] * text.norm.weight
+        positions = torch.arange(length, device=self._head.device)[None]
+        rotary = {"scaled": text.rotary_emb, "unscaled": text.rotary_emb_unscaled}
+        tables = {kind: rotary[kind](self._head, position_ids=positions) for kind in set(text.rope_types)}
+        self._layers = [self._fuse(layer, *tables[kind]) for layer, kind in zip(text.layers, text.rope_types, strict=True)]
+
+    def _fuse(self, layer: Any, cos: Tensor, sin: Tensor) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        projections = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
+        norms = [attention.q_norm.weight.expand(self._heads, -1), attention.k_norm.weight.expand(self._groups, -1)]
+        return _Layer(
+            query_key_value=projections * layer.input_layernorm.weight,
+            query_key_norm_HE=torch.cat(norms),
+            out=attention.o_proj.weight.t(),
+            gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]) * layer.post_attention_layernorm.weight,
+            down=mlp.down_proj.weight.t(),
+            cos_LE=cos[0],
+            sin_LE=sin[0],
+        )
+
+
+def _rms(x: Tensor, eps: float) -> Tensor:
+    return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+
+
+@contextmanager
+def step_threads(device: str) -> Iterator[None]:
+    """One intra-op thread while steps run on the CPU; see the module's docstring."""
+    before = torch.get_num_threads()
+    if torch.device(device).type != "cpu" or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
