@@ -15,6 +15,7 @@ from gymnasium.utils.env_checker import check_env
 
 from vla_rl.errors import ConfigError
 from vla_rl.sim.env import BoatToDisk
+from vla_rl.sim.gl import mujoco
 
 MakeEnv = Callable[..., BoatToDisk]
 
@@ -167,8 +168,6 @@ def test_both_cameras_see_the_boat(make_env: MakeEnv) -> None:
         env.begin(seed)
         seen = env.get_frame("top", 112, 112).astype(int)
         put_boat(env, (2.0, 0.0, 0.001))
-        import mujoco
-
         mujoco.mj_forward(env.scene.model, env.data)
         hidden = env.get_frame("top", 112, 112).astype(int)
         assert (np.abs(seen - hidden).max(axis=2) > 20).sum() > 100
