@@ -7,12 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from vla_rl.cli.options import parse, print_json
-from vla_rl.cli.session import new_run_dir, require_rendering
+from vla_rl.cli.session import new_run_dir
 from vla_rl.config.compose import compose
 from vla_rl.config.schema import DemosConfig, DemosJobConfig
 from vla_rl.report.progress import ProgressView
 from vla_rl.rollout.events import Event
 from vla_rl.seeds import parse_seeds
+from vla_rl.sim.canary import require_rendering
 
 EXAMPLES = (
     "vla-rl demos demos.seeds=100000-100099 run.dir=outputs/demos/small",

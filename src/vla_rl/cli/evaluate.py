@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_rl.cli.options import parse, print_json
-from vla_rl.cli.session import new_directory, new_run_dir, prepare_torch, require_rendering
+from vla_rl.cli.session import new_directory, new_run_dir, prepare_torch
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import EvalConfig, EvalJobConfig
@@ -18,6 +18,7 @@ from vla_rl.rollout.events import Event, OnEvent, PredictRound
 from vla_rl.rollout.files import dump_json, write_atomic
 from vla_rl.rollout.records import Episode
 from vla_rl.seeds import check_use, parse_seeds
+from vla_rl.sim.canary import require_rendering
 
 if TYPE_CHECKING:
     from vla_rl.evals.heldout import EvalResult

@@ -56,17 +56,3 @@ def prepare_torch(device: str, threads: int, seed: int) -> str:
     # On a GPU repeatability is a stated tolerance, and deterministic kernels cost a multiple.
     torch.use_deterministic_algorithms(device == "cpu")
     return device
-
-
-def require_rendering() -> str:
-    """Choose the GL backend and render a canary, before any work is done.
-
-    Returns:
-        the backend in use.
-
-    Raises:
-        MachineError: a missing GL library, with the package to install.
-    """
-    from vla_rl.sim.gl import check_rendering
-
-    return check_rendering()
