@@ -24,11 +24,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 gl: setup ## check off-screen rendering; install the one package it needs where that is possible
-	@$(BIN)/python -m vla_rl.sim.gl --quiet || { \
+	@$(BIN)/python -m vla_rl.sim.canary 2>/dev/null || { \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			echo "Installing $(GL_PACKAGE) for off-screen rendering ..."; \
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(GL_PACKAGE) >/dev/null; \
-		fi; $(BIN)/python -m vla_rl.sim.gl; }
+		fi; $(BIN)/python -m vla_rl.sim.canary; }
 
 run: gl ## the quickstart: three GRPO steps on real episodes, evaluated before and after
 	@$(BIN)/vla-rl train experiment=quickstart

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trimesh
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 
 from vla_rl.sim import assets
 
@@ -31,8 +31,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def farthest_mm(points: np.ndarray, surface: trimesh.Trimesh) -> float:
     """Distance of the farthest of `points` to a dense sample of `surface`: an upper bound of the true one."""
-    sampled, _ = trimesh.sample.sample_surface(surface, 400_000, seed=1)
-    tree = cKDTree(np.vstack([sampled, surface.vertices]))
+    sampled = trimesh.sample.sample_surface(surface, 400_000, seed=1)[0]
+    tree = KDTree(np.vstack([sampled, surface.vertices]))
     return 1e3 * float(tree.query(points)[0].max())
 
 
@@ -50,7 +50,7 @@ def test_a_simplified_surface_is_within_a_millimetre_both_ways(name: str) -> Non
     light = trimesh.Trimesh(light_mesh.vertices_V3, light_mesh.faces_F3, process=False)
     assert len(light.faces) < 0.6 * len(raw.faces)
     assert farthest_mm(np.asarray(raw.vertices), light) <= MAX_DEVIATION_MM
-    inner, _ = trimesh.sample.sample_surface(light, 10_000, seed=2)
+    inner = trimesh.sample.sample_surface(light, 10_000, seed=2)[0]
     assert farthest_mm(np.vstack([inner, light.vertices]), raw) <= MAX_DEVIATION_MM
 
 
@@ -85,8 +85,9 @@ def test_an_unwritable_cache_only_costs_time(tmp_path: Path, monkeypatch: pytest
 
 def test_two_processes_may_fill_the_cache_at_once_and_agree(own_cache: Path) -> None:
     code = (
-        "import hashlib; from vla_rl.sim import assets; m = assets.light_meshes(('motor_holder_so101_wrist_v1',))"
-        "['motor_holder_so101_wrist_v1']; print(hashlib.sha256(m.vertices_V3.tobytes() + m.faces_F3.tobytes()).hexdigest())"
+        "import hashlib; from vla_rl.sim import assets; name = 'motor_holder_so101_wrist_v1';"
+        "m = assets.light_meshes((name,))[name];"
+        "print(hashlib.sha256(m.vertices_V3.tobytes() + m.faces_F3.tobytes()).hexdigest())"
     )
     both = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
@@ -98,6 +99,9 @@ def test_two_processes_may_fill_the_cache_at_once_and_agree(own_cache: Path) -> 
 
 
 def test_finding_the_robot_imports_nothing_heavy() -> None:
-    code = "import sys; from vla_rl.sim import assets; assets.robot_digest(); print('so101_nexus' in sys.modules, 'mujoco' in sys.modules)"
+    code = (
+        "import sys; from vla_rl.sim import assets; assets.robot_digest();"
+        "print('so101_nexus' in sys.modules, 'mujoco' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -15,7 +16,9 @@ from gymnasium.utils.env_checker import check_env
 
 from vla_rl.errors import ConfigError
 from vla_rl.sim.env import BoatToDisk
+from vla_rl.sim.gl import mujoco
 
+ROOT = Path(__file__).resolve().parents[2]
 MakeEnv = Callable[..., BoatToDisk]
 
 
@@ -47,7 +50,9 @@ def test_same_seed_same_bits_and_same_pictures_in_a_new_process(make_env: MakeEn
         "from tests.sim.conftest import SETTINGS; from tests.sim.test_env import BoatToDisk, fingerprint;"
         "print(fingerprint(BoatToDisk(**SETTINGS), 301))"
     )
-    children = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    children = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)
+    ]
     digests = {child.communicate(timeout=120)[0].strip() for child in children}
     env = make_env()
     fingerprint(env, 302)  # an earlier episode leaves no trace
@@ -167,8 +172,6 @@ def test_both_cameras_see_the_boat(make_env: MakeEnv) -> None:
         env.begin(seed)
         seen = env.get_frame("top", 112, 112).astype(int)
         put_boat(env, (2.0, 0.0, 0.001))
-        import mujoco
-
         mujoco.mj_forward(env.scene.model, env.data)
         hidden = env.get_frame("top", 112, 112).astype(int)
         assert (np.abs(seen - hidden).max(axis=2) > 20).sum() > 100

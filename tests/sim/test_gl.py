@@ -19,7 +19,8 @@ def load(self, name, *args, **kwargs):
     if hidden(name): raise OSError(f"{name}: cannot open shared object file")
     return real_load(self, name, *args, **kwargs)
 ctypes.CDLL.__init__ = load
-ctypes.util.find_library = lambda name: None if name in ("EGL", "OSMesa", "GL", "OpenGL", "GLESv2", "GLX") else real_find(name)
+names = ("EGL", "OSMesa", "GL", "OpenGL", "GLESv2", "GLX")
+ctypes.util.find_library = lambda name: None if name in names else real_find(name)
 from vla_rl.errors import MachineError
 """
 

@@ -7,12 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from vla_rl.cli.options import parse, print_json
-from vla_rl.cli.session import new_run_dir, require_rendering
+from vla_rl.cli.session import new_run_dir
 from vla_rl.config.compose import compose
-from vla_rl.config.schema import DemosConfig, JobConfig
+from vla_rl.config.schema import DemosConfig, DemosJobConfig
 from vla_rl.report.progress import ProgressView
 from vla_rl.rollout.events import Event
 from vla_rl.seeds import parse_seeds
+from vla_rl.sim.canary import require_rendering
 
 EXAMPLES = (
     "vla-rl demos demos.seeds=100000-100099 run.dir=outputs/demos/small",
@@ -24,7 +25,7 @@ def run(argv: Sequence[str]) -> int:
     """Record, or continue to record, and print what was kept."""
     options = parse("demos", argv, "Record demonstrations of the scripted expert.", EXAMPLES)
     reader = compose("demos", options.overrides)
-    job, settings = reader.section("run", JobConfig), reader.section("demos", DemosConfig)
+    job, settings = reader.section("run", DemosJobConfig), reader.section("demos", DemosConfig)
     directory = Path(job.resume or job.dir or new_run_dir("demos"))
     env_spec, seeds = reader.component_spec("sim"), parse_seeds(settings.seeds)
     require_rendering()

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
-from vla_rl.errors import ConfigError
+from vla_rl.errors import ConfigError, UsageError
 
 
 def new_run_dir(name: str) -> Path:
     """``outputs/<name>/<UTC time>-<random>``: two runs started in the same second still differ. Not created here."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return Path("outputs") / name / f"{stamp}-{secrets.token_hex(2)}"
+
+
+def new_directory(path: Path) -> Path:
+    """Create an output directory; an empty one may exist.
+
+    Raises:
+        UsageError: there is something in it.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    if any(path.iterdir()):
+        raise UsageError("the directory exists and is not empty", where=str(path), remedy="name another run.dir")
+    return path
 
 
 def prepare_torch(device: str, threads: int, seed: int) -> str:
@@ -30,8 +41,6 @@ def prepare_torch(device: str, threads: int, seed: int) -> str:
     Raises:
         ConfigError: an unknown device, or cuda on a machine without a GPU.
     """
-    # cuBLAS reads this when it starts: without it, deterministic algorithms refuse every matrix product.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     import torch
 
     if device not in ("auto", "cpu", "cuda"):
@@ -41,20 +50,9 @@ def prepare_torch(device: str, threads: int, seed: int) -> str:
     if threads < 1:
         raise ConfigError(f"{threads} threads cannot compute", where="run.threads", remedy="at least 1")
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
     torch.manual_seed(seed)
-    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-
-
-def require_rendering() -> str:
-    """Choose the GL backend and render a canary, before any work is done.
-
-    Returns:
-        the backend in use.
-
-    Raises:
-        MachineError: a missing GL library, with the package to install.
-    """
-    from vla_rl.sim.gl import check_rendering
-
-    return check_rendering()
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    # On a GPU repeatability is a stated tolerance, and deterministic kernels cost a multiple.
+    torch.use_deterministic_algorithms(device == "cpu")
+    return device

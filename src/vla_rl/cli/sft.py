@@ -9,7 +9,7 @@ from pathlib import Path
 from vla_rl.cli.options import parse, print_json
 from vla_rl.cli.session import new_run_dir, prepare_torch
 from vla_rl.config.compose import compose
-from vla_rl.config.schema import JobConfig, SftConfig, TwinConfig
+from vla_rl.config.schema import SftConfig, SftJobConfig, TwinConfig
 from vla_rl.report.progress import ProgressView
 from vla_rl.rollout.events import Event
 
@@ -24,7 +24,7 @@ def run(argv: Sequence[str]) -> int:
     options = parse("sft", argv, "Supervised fine-tuning of a fresh policy on demonstrations.", EXAMPLES)
     reader = compose("sft", options.overrides)
     job, settings, twin = (
-        reader.section("run", JobConfig),
+        reader.section("run", SftJobConfig),
         reader.section("sft", SftConfig),
         reader.section("twin", TwinConfig),
     )

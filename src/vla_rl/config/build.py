@@ -19,14 +19,20 @@ from hydra.utils import instantiate
 from vla_rl.errors import ConfigError
 
 
-def build(node: Mapping[str, Any], *, plugins: Iterable[str] = (), where: str = "component", **runtime: Any) -> Any:
+def build(
+    node: Mapping[str, Any],
+    runtime: Mapping[str, Any] | None = None,
+    *,
+    plugins: Iterable[str] = (),
+    where: str = "component",
+) -> Any:
     """Instantiate `node["_target_"]` with the node's other keys and the runtime objects.
 
     Args:
         node: plain mapping (no OmegaConf type).
+        runtime: further keyword arguments that are no configuration, e.g. the policy for a sampler.
         plugins: packages besides `vla_rl` that may be built from.
         where: configuration path, for messages.
-        runtime: objects that are not configuration, e.g. the policy for a sampler.
 
     Raises:
         ConfigError: a target outside the allow-list, one that does not exist, an unknown or a missing key.
@@ -42,6 +48,7 @@ def build(node: Mapping[str, Any], *, plugins: Iterable[str] = (), where: str = 
         _check_allowed(target, allowed, path)
     target = _locate(str(node["_target_"]), allowed, where)
     config = {k: v for k, v in node.items() if k != "_target_"}
+    runtime = runtime or {}
     _check_arguments(target, config, runtime, where)
     return instantiate({"_target_": node["_target_"], **config}, _partial_=True, _convert_="all")(**runtime)
 

@@ -52,7 +52,7 @@ class ConfigReader:
 
     def component(self, name: str, **runtime: Any) -> Any:
         """Build the component `name`; all of its keys go to the constructor, which refuses those it does not know."""
-        return build(self.component_spec(name), plugins=self._plugins, where=name, **runtime)
+        return build(self.component_spec(name), runtime, plugins=self._plugins, where=name)
 
     def component_spec(self, name: str) -> dict[str, Any]:
         """The plain node of a component, for a process that builds it itself."""

@@ -34,15 +34,25 @@ class RunConfig:
 
 
 @dataclass
-class JobConfig:
-    """`run` of the commands that are not a GRPO run (eval, demos, sft)."""
-
+class DemosJobConfig:
     dir: str | None = key(None, "output directory, created exclusively (default: outputs/<command>/<run id>)")
-    resume: str | None = key(None, "output directory of a stopped job, to be continued")
-    seed: int = key(0, "run seed: enters every sampling key")
+    resume: str | None = key(None, "output directory of a stopped job, to be continued with its own configuration")
     max_wall_s: float | None = key(None, "seconds until the job stops at the next safe point and says how to resume")
+
+
+@dataclass
+class SftJobConfig(DemosJobConfig):
+    seed: int = key(0, "run seed: decides the fresh weights, every batch and every augmentation")
     device: str = key("auto", "auto, cpu or cuda")
     threads: int = key(2, "torch threads of the parent process; part of what makes a job repeatable")
+
+
+@dataclass
+class EvalJobConfig:
+    dir: str | None = key(None, "output directory, created exclusively (default: outputs/<command>/<run id>)")
+    seed: int = key(0, "run seed: enters every sampling key")
+    device: str = key("auto", "auto, cpu or cuda")
+    threads: int = key(2, "torch threads of the parent process; part of what makes an evaluation repeatable")
 
 
 @dataclass
@@ -80,6 +90,7 @@ class EvalConfig:
     seeds: str = key("200-219", "held-out environment seeds, e.g. 0-99 or 300,301")
     temperature: float = key(0.0, "0 is greedy decoding")
     slots: int = key(32, "episodes that run side by side")
+    frames: str = key("own", "own, or foreign: each episode is shown another one's pictures (the policy's blind floor)")
 
 
 @dataclass
@@ -96,6 +107,12 @@ class PolicyConfig:
     checkpoint: str = key(MISSING, "bundled:<name> or a policy directory")
     serve_head: str = key("ar", "which head acts: ar is the token head")
     task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction given to the policy")
+
+
+@dataclass
+class ExpertConfig:
+    _target_: str = "vla_rl.evals.expert.ExpertEvaluator"
+    workers: int = key(2, "processes that run the scripted expert")
 
 
 @dataclass
@@ -235,7 +252,7 @@ class TrainRoot:
 class EvalRoot:
     """`vla-rl eval`"""
 
-    run: JobConfig = field(default_factory=JobConfig)
+    run: EvalJobConfig = field(default_factory=EvalJobConfig)
     policy: Any = MISSING
     sampler: Any = MISSING
     sim: Any = MISSING
@@ -248,7 +265,7 @@ class EvalRoot:
 class DemosRoot:
     """`vla-rl demos`"""
 
-    run: JobConfig = field(default_factory=JobConfig)
+    run: DemosJobConfig = field(default_factory=DemosJobConfig)
     sim: Any = MISSING
     demos: DemosConfig = field(default_factory=DemosConfig)
     plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
@@ -258,7 +275,7 @@ class DemosRoot:
 class SftRoot:
     """`vla-rl sft`"""
 
-    run: JobConfig = field(default_factory=JobConfig)
+    run: SftJobConfig = field(default_factory=SftJobConfig)
     twin: TwinConfig = field(default_factory=TwinConfig)
     sft: SftConfig = field(default_factory=SftConfig)
     task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction the policy learns")
@@ -270,6 +287,7 @@ ROOTS: dict[str, type] = {"config": TrainRoot, "eval": EvalRoot, "demos": DemosR
 # (group, schema name) -> dataclass; an option `conf/<group>/<option>.yaml` names its schema in its defaults list.
 SCHEMAS: dict[tuple[str, str], type] = {
     ("policy", "schema_policy"): PolicyConfig,
+    ("policy", "schema_expert"): ExpertConfig,
     ("surface", "schema_text_stack"): TextStackConfig,
     ("surface", "schema_patch_only"): PatchOnlyConfig,
     ("surface", "schema_full"): FullSurfaceConfig,

@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 LINE_EVERY_S = 10.0  # between plain lines of one phase; a log file should stay readable
@@ -60,6 +60,10 @@ class ProgressView:
         if not self.console.is_terminal and (done == total or now - self._last_line_s > LINE_EVERY_S):
             self._last_line_s = now
             self.say(f"{phase}: {done}/{total} {unit}")
+
+    def show(self, renderable: RenderableType) -> None:
+        """A table or other rich object that stays."""
+        self.console.print(renderable)
 
     def say(self, line: str) -> None:
         """One line that stays."""

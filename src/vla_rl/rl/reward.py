@@ -53,5 +53,10 @@ class RewardV1:
         return {"progress": progress_cm, "success": success, "tip": tip, "strike": strike, "total": total}
 
 
+def documented_reward() -> RewardV1:
+    """Reward v1 with its documented constants: what held-out reads are scored with, whatever a run trains on."""
+    return RewardV1(success_bonus=10.0, tip_penalty=2.0, strike_penalty=5.0, progress_floor_cm=None)
+
+
 def _finite(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None

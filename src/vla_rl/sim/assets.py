@@ -1,8 +1,8 @@
 """The robot's files: found in the installed `so101-nexus` distribution, its visual meshes simplified once per machine.
 
 In: the Menagerie SO-101 of that distribution (XML and STL, Apache-2.0). Out: its path, a digest of its files, and light
-versions of the meshes that only cameras see, kept in the user cache. The distribution itself is never imported (it pulls
-in large dependencies), and meshes that physics uses are never touched.
+versions of the meshes that only cameras see, kept in the user cache. The distribution itself is never imported (it
+pulls in large dependencies), and meshes that physics uses are never touched.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import numpy as np
 from vla_rl import paths
 from vla_rl.errors import MachineError
 
-# Each pass may move the surface by this much; going there in steps gives fewer faces than one pass of the last tolerance.
+# Each pass may move the surface by this much; going there in steps gives fewer faces than one pass of the last
+# tolerance.
 SIMPLIFY_PASSES_MM = (0.05, 0.1, 0.2)
 SIMPLIFY_VERSION = 1
 

@@ -1,13 +1,14 @@
 """The boat-to-disk task as a `gymnasium.Env`: joint targets in, two pictures and six joint angles out.
 
-In: an environment seed, then chunks of absolute joint targets in degrees (LeRobot v3 frame, gripper -10 closed .. 100 open),
-executed open loop at 30 Hz. Out: one observation per chunk, and the episode's metrics. The reward is always 0: prices are
-set by `vla_rl.rl.reward` from the metrics. Many environments share one compiled model and one renderer per process.
+In: an environment seed, then chunks of absolute joint targets in degrees (LeRobot v3 frame, gripper -10 closed .. 100
+open), executed open loop at 30 Hz. Out: one observation per chunk, and the episode's metrics. The reward is always 0:
+prices are set by `vla_rl.rl.reward` from the metrics. Many environments share one compiled model and one renderer per
+process.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -25,7 +26,7 @@ _INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 _UNSTABLE = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
 
 
-class BoatToDisk(gym.Env[dict[str, np.ndarray], np.ndarray]):
+class BoatToDisk(gym.Env[Any, np.ndarray]):
     """Pick up the toy boat and place it on the wooden disk.
 
     Args:
@@ -41,7 +42,7 @@ class BoatToDisk(gym.Env[dict[str, np.ndarray], np.ndarray]):
         ConfigError: unknown protocol or test, or lengths that do not fit.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 30}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
     render_mode = "rgb_array"
 
     def __init__(

@@ -1,7 +1,8 @@
 """Joint order and units: degrees outside, radians inside MuJoCo.
 
-In and out: arrays whose last axis is the six joints. The frame is LeRobot v3 (zero at mid range), in which MuJoCo's SO-101
-angles are the same numbers; the gripper is in degrees too (-10 closed, 100 open). Older frames are not converted here.
+In and out: arrays whose last axis is the six joints. The frame is LeRobot v3 (zero at mid range), in which MuJoCo's
+SO-101 angles are the same numbers; the gripper is in degrees too (-10 closed, 100 open). Older frames are not converted
+here.
 """
 
 from __future__ import annotations

@@ -10,16 +10,14 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import importlib
 import os
 import weakref
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from vla_rl.errors import MachineError
-
-if TYPE_CHECKING:
-    import mujoco
 
 APT_OSMESA = "apt-get install -y --no-install-recommends libosmesa6"
 APT_EGL = "apt-get install -y --no-install-recommends libegl1 libgl1"
@@ -68,7 +66,7 @@ def rendering_error(backend: str, cause: BaseException | None = None) -> Machine
     )
 
 
-def _import_mujoco() -> None:
+def _import_mujoco() -> Any:
     """Import MuJoCo under the chosen backend.
 
     Raises:
@@ -78,7 +76,7 @@ def _import_mujoco() -> None:
     had = os.environ.get("MUJOCO_GL")
     os.environ["MUJOCO_GL"] = backend
     try:
-        import mujoco  # noqa: F401
+        return importlib.import_module("mujoco")
     except (ImportError, AttributeError, RuntimeError) as error:
         raise rendering_error(backend, error) from None
     finally:
@@ -87,12 +85,15 @@ def _import_mujoco() -> None:
             del os.environ["MUJOCO_GL"]
 
 
-_import_mujoco()
+# MuJoCo's compiled module has no type information; these names say what is meant where a signature needs one.
+mujoco: Any = _import_mujoco()
+type MjModel = Any
+type MjData = Any
+type MjSpec = Any
+type Renderer = Any
 
-import mujoco  # noqa: E402
 
-
-def new_renderer(model: mujoco.MjModel, width_px: int, height_px: int) -> mujoco.Renderer:
+def new_renderer(model: MjModel, width_px: int, height_px: int) -> Renderer:
     """An off-screen renderer for `model`.
 
     Raises:
@@ -111,7 +112,7 @@ def new_renderer(model: mujoco.MjModel, width_px: int, height_px: int) -> mujoco
     return renderer
 
 
-_open_renderers: weakref.WeakSet[mujoco.Renderer] = weakref.WeakSet()
+_open_renderers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 @functools.cache

@@ -4,8 +4,8 @@ In: where a point of the gripper should be, which way the jaws should open, and 
 and how far off they are. Kinematics only, on scratch data: no episode is touched, collisions are not looked at.
 
 The gripper's frame: the jaws open along its x axis (the fixed jaw on the negative side), the tool points along its
-negative z axis. Method: S. R. Buss, "Introduction to inverse kinematics with Jacobian transpose, pseudoinverse and damped
-least squares methods" (2004).
+negative z axis. Method: S. R. Buss, "Introduction to inverse kinematics with Jacobian transpose, pseudoinverse and
+damped least squares methods" (2004).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BENT_RAD = np.deg2rad([10.0, 10.0, 70.0])
 
 @dataclass(frozen=True)
 class ArmPose:
-    """A solution: joints_rad float64 [5], distance of the tool point from its goal (m), world z of the gripper's z axis."""
+    """joints_rad float64 [5], distance of the tool point from its goal, world z of the gripper's z axis."""
 
     joints_rad: np.ndarray
     error_m: float

@@ -1,12 +1,13 @@
 """From the trace of an episode to its metrics: pure numpy, no physics.
 
-In: one sample per control tick (index 0 is the settled state after reset). Out: `EpisodeMetrics`, frozen, flat, JSON-able.
+In: one sample per control tick (index 0 is the settled state after reset). Out: `EpisodeMetrics`, frozen, flat,
+JSON-able.
 
-Two success tests are read from one trace. *Documented*: one tick with the boat over the disk, low, upright and every degree
-of freedom slow; it allows a boat that is still held. *Strict*: the boat low, upright and slow over the disk, touched by
-nothing of the gripper, for 15 ticks in a row. Distances are those of the whole trace under plain names, and of the trace
-cut at the first documented tick under names that start with ``documented_`` (what an episode that ends at the documented
-test would have reported).
+Two success tests are read from one trace. *Documented*: one tick with the boat over the disk, low, upright and every
+degree of freedom slow; it allows a boat that is still held. *Strict*: the boat low, upright and slow over the disk,
+touched by nothing of the gripper, for 15 ticks in a row. Distances are those of the whole trace under plain names, and
+of the trace cut at the first documented tick under names that start with ``documented_`` (what an episode that ends at
+the documented test would have reported).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class TickSample:
 
 
 def first_tick(flags: Sequence[bool], dwell: int = 1) -> int | None:
-    """0-based tick at which `flags` has been true for `dwell` ticks in a row, or None. `flags` excludes the reset state."""
+    """0-based tick at which `flags` (reset state excluded) has been true `dwell` ticks in a row, or None."""
     run = 0
     for tick, flag in enumerate(flags):
         run = run + 1 if flag else 0

@@ -1,11 +1,11 @@
 """Builds the world: the Menagerie SO-101, a table, a toy boat of primitive shapes and a wooden disk.
 
-In: a protocol. Out: a `Scene`: the compiled model, the indices that others need, a settled start state, contact codes and
-pictures. One `Scene` (and one renderer a picture size) serves every environment of a process; an environment owns only its
-`MjData`. Edited through `MjSpec`, so no third-party XML or mesh is stored here.
+In: a protocol. Out: a `Scene`: the compiled model, the indices that others need, a settled start state, contact codes
+and pictures. One `Scene` (and one renderer a picture size) serves every environment of a process; an environment owns
+only its `MjData`. Edited through `MjSpec`, so no third-party XML or mesh is stored here.
 
-The contact settings are the ones that hold a boat: elliptic friction cone with impratio 10 (a pyramidal cone always loses
-it), no noslip pass, vertical faces to grip.
+The contact settings are the ones that hold a boat: elliptic friction cone with impratio 10 (a pyramidal cone always
+loses it), no noslip pass, vertical faces to grip.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from vla_rl.sim import assets
 from vla_rl.sim.frames import to_radians
-from vla_rl.sim.gl import mujoco, new_renderer
+from vla_rl.sim.gl import MjData, MjModel, MjSpec, Renderer, mujoco, new_renderer
 from vla_rl.sim.protocol import Protocol, protocol_named
 
 CAMERA_NAMES = {"top": "top", "wrist": "wrist_cam"}
@@ -27,8 +27,9 @@ CAMERA_NAMES = {"top": "top", "wrist": "wrist_cam"}
 FIXED_SIDE, MOVING_SIDE = ("gripper", "camera_mount"), ("moving_jaw_so101_v1",)
 FIXED_BIT, MOVING_BIT, BOAT_CODE = 1, 2, 4
 
-# Boat parts in the frame of the keel centre, bow along +x: name, shape, half sizes (m), position (m), share of the mass,
-# colour. The bow is a square prism turned by 45 degrees. All sides are vertical: flared ones tip the boat at release.
+# Boat parts in the frame of the keel centre, bow along +x: name, shape, half sizes (m), position (m), share of the
+# mass, colour. The bow is a square prism turned by 45 degrees. All sides are vertical: flared ones tip the boat at
+# release.
 BOAT_PARTS = (
     ("hull", "box", (0.0210, 0.0145, 0.0090), (-0.0090, 0.0, 0.0090), 0.55, (0.80, 0.12, 0.10, 1.0)),
     ("bow", "bow", (0.01025, 0.01025, 0.0090), (0.0135, 0.0, 0.0090), 0.20, (0.80, 0.12, 0.10, 1.0)),
@@ -43,10 +44,11 @@ MAX_PICTURE_PX = 1024
 SOLVER = {"impratio": 10.0, "iterations": 10, "ls_iterations": 20}
 
 
-def _lighten_robot(spec: mujoco.MjSpec) -> None:
+def _lighten_robot(spec: MjSpec) -> None:
     """Swap the meshes that only cameras see for simplified ones; drop meshes that nothing uses.
 
-    A mesh that collides, or that a body's inertia is inferred from, stays as it is: physics is that of the source model.
+    A mesh that collides, or that a body's inertia is inferred from, stays as it is: physics is that of the source
+    model.
     """
     heavy = {g.meshname for g in spec.geoms if g.contype or g.conaffinity or not g.parent.explicitinertial}
     used = {g.meshname for g in spec.geoms if g.type == mujoco.mjtGeom.mjGEOM_MESH}
@@ -61,7 +63,7 @@ def _lighten_robot(spec: mujoco.MjSpec) -> None:
             spec.delete(mesh)
 
 
-def _add_boat(spec: mujoco.MjSpec, protocol: Protocol) -> None:
+def _add_boat(spec: MjSpec, protocol: Protocol) -> None:
     boat = spec.worldbody.add_body(name="boat", pos=protocol.boat_park_m)
     boat.add_freejoint(name="boat")
     shapes = {
@@ -83,7 +85,7 @@ def _add_boat(spec: mujoco.MjSpec, protocol: Protocol) -> None:
         )
 
 
-def _add_furniture(spec: mujoco.MjSpec, protocol: Protocol) -> None:
+def _add_furniture(spec: MjSpec, protocol: Protocol) -> None:
     world, geom = spec.worldbody, mujoco.mjtGeom
     world.add_light(
         name="key",
@@ -113,7 +115,7 @@ def _add_furniture(spec: mujoco.MjSpec, protocol: Protocol) -> None:
     )
 
 
-def _add_top_camera(spec: mujoco.MjSpec, protocol: Protocol) -> None:
+def _add_top_camera(spec: MjSpec, protocol: Protocol) -> None:
     """A camera that looks from `top_camera_pos_m` at `top_camera_target_m` with the world's z up in the picture."""
     position = np.array(protocol.top_camera_pos_m)
     back = position - np.array(protocol.top_camera_target_m)
@@ -125,7 +127,7 @@ def _add_top_camera(spec: mujoco.MjSpec, protocol: Protocol) -> None:
     spec.worldbody.add_camera(name="top", pos=position, quat=quat, fovy=protocol.top_camera_fovy_deg)
 
 
-def build_model(protocol: Protocol) -> mujoco.MjModel:
+def build_model(protocol: Protocol) -> MjModel:
     """Compile the world of `protocol`.
 
     Raises:
@@ -172,7 +174,7 @@ class Scene:
     """
 
     protocol: Protocol
-    model: mujoco.MjModel
+    model: MjModel
     boat_qpos: int
     boat_qvel: int
     boat_body: int
@@ -180,7 +182,7 @@ class Scene:
     ctrl_high_rad: np.ndarray
     contact_code_G: np.ndarray
     body_of_geom_G: np.ndarray
-    _renderers: dict[tuple[int, int], mujoco.Renderer] = field(default_factory=dict, repr=False)
+    _renderers: dict[tuple[int, int], Renderer] = field(default_factory=dict, repr=False)
 
     @functools.cached_property
     def settled_state(self) -> np.ndarray:
@@ -193,8 +195,8 @@ class Scene:
         mujoco.mj_getState(self.model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
         return state
 
-    def grip_code(self, data: mujoco.MjData) -> int:
-        """1: the boat touches the fixed jaw or its housing; 2: the moving jaw; 3: both; 0: neither. Reads contacts only."""
+    def grip_code(self, data: MjData) -> int:
+        """1: the boat touches the fixed jaw or its housing; 2: the moving jaw; 3: both; 0: neither."""
         if data.ncon == 0:
             return 0
         code_C2 = self.contact_code_G[data.contact.geom]
@@ -204,14 +206,14 @@ class Scene:
             (touching_C == BOAT_CODE + MOVING_BIT).any()
         )
 
-    def boat_strikes(self, data: mujoco.MjData) -> int:
+    def boat_strikes(self, data: MjData) -> int:
         """Number of contact points between the boat and any body that is not part of the world."""
         if data.ncon == 0:
             return 0
         bodies_C2 = self.body_of_geom_G[data.contact.geom]
         return int((((bodies_C2 == self.boat_body).any(axis=1)) & (bodies_C2 != 0).all(axis=1)).sum())
 
-    def picture(self, data: mujoco.MjData, camera: str, width_px: int, height_px: int) -> np.ndarray:
+    def picture(self, data: MjData, camera: str, width_px: int, height_px: int) -> np.ndarray:
         """uint8 [height, width, 3] from camera ``"top"`` or ``"wrist"``; no shadows, no multisampling.
 
         Raises:
@@ -260,7 +262,7 @@ def shared_scene(protocol_name: str) -> Scene:
 
 
 def scene_digest(protocol: Protocol) -> str:
-    """SHA-256 of all that decides physics and pictures: constants, robot files, simplification; not MuJoCo's version."""
+    """SHA-256 of all that decides physics and pictures, except MuJoCo's version."""
     world = [BOAT_PARTS, BOAT_CONTACT, TABLE_COLOUR, DISK_COLOUR, FLOOR_COLOUR, LIGHT, SOLVER]
     content = [protocol.constants(), assets.robot_digest(), assets.simplification(), world]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

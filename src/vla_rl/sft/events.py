@@ -1,0 +1,50 @@
+"""What recording and supervised training tell while they work: frozen events for the `on_event(event)` callback."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vla_rl.rollout.events import Event
+
+
+@dataclass(frozen=True)
+class ShardRecorded(Event):
+    """A shard is complete: `done` of `total` shards, and its own attempted and kept episodes and rows."""
+
+    index: int
+    done: int
+    total: int
+    attempts: int
+    kept: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class SftLogged(Event):
+    """`step` of `steps` updates are done; means over the updates since the last such event."""
+
+    step: int
+    steps: int
+    loss: float
+    accuracy: float
+    grad_norm: float
+    lr: float
+    rows_per_s: float
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class PolicySaved(Event):
+    """A policy directory was written after `step` updates."""
+
+    step: int
+    path: str
+
+
+@dataclass(frozen=True)
+class SftStopped(Event):
+    """The wall-time limit was reached after `step` updates; the same command with `run.resume` goes on."""
+
+    step: int
+    steps: int
+    run_dir: str

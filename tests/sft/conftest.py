@@ -1,0 +1,33 @@
+"""Real demonstrations of a few seeds, shared by the tests of this layer, and a twin that trains in seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from sft_support import TINY, record
+
+from vla_rl.policy.policy import VlaPolicy, new_twin
+from vla_rl.sft.dataset import Demonstrations, fit_statistics, open_demonstrations
+
+
+@pytest.fixture(scope="session")
+def demo_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Demonstrations of six seeds in three shards, recorded by one worker."""
+    path = tmp_path_factory.mktemp("demos")
+    record(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def demos(demo_dir: Path) -> Demonstrations:
+    return open_demonstrations(demo_dir)
+
+
+@pytest.fixture
+def twin(demos: Demonstrations) -> VlaPolicy:
+    """A fresh tiny twin with statistics and codec of the demonstrations; the same weights every time."""
+    torch.set_num_threads(1)
+    stats, codec = fit_statistics(demos, codec_scale=15, codec_vocab=512)
+    return new_twin(codec=codec, stats=stats, task="pick up the boat", seed=0, architecture=TINY)
