@@ -74,7 +74,9 @@ class Decoder:
         self._heads, self._groups, self._width = text.num_attention_heads, text.num_key_value_heads, text.head_dim
         self._eps = text.rms_norm_eps
         length = policy.prompt.length + policy.grammar.total
-        keys = policy.model.lm_head.weight.detach().new_zeros(text.num_hidden_layers, rows, self._groups, length, self._width)
+        keys = policy.model.lm_head.weight.detach().new_zeros(
+            text.num_hidden_layers, rows, self._groups, length, self._width
+        )
         self._cache = DecodeCache(keys, torch.zeros_like(keys))
         self._layers: list[_Layer] = []
 
@@ -126,7 +128,9 @@ class Decoder:
         positions = torch.arange(length, device=self._head.device)[None]
         rotary = {"scaled": text.rotary_emb, "unscaled": text.rotary_emb_unscaled}
         tables = {kind: rotary[kind](self._head, position_ids=positions) for kind in set(text.rope_types)}
-        self._layers = [self._fuse(layer, *tables[kind]) for layer, kind in zip(text.layers, text.rope_types, strict=True)]
+        self._layers = [
+            self._fuse(layer, *tables[kind]) for layer, kind in zip(text.layers, text.rope_types, strict=True)
+        ]
 
     def _fuse(self, layer: Any, cos: Tensor, sin: Tensor) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp

@@ -55,7 +55,9 @@ class FastCodec:
         pieces = sorted(self.bpe.get_vocab().items(), key=lambda item: item[1])
         alphabet = {_FIRST_CHAR + i for i in range(2 * self.top_level + 1)}
         if len(pieces) > self.vocabulary or not alphabet <= {ord(p) for p, _ in pieces if len(p) == 1}:
-            raise ConfigError("the codec's BPE does not hold every level or is wider than its block", where="fast_tokenizer")
+            raise ConfigError(
+                "the codec's BPE does not hold every level or is wider than its block", where="fast_tokenizer"
+            )
         lengths = np.zeros(self.vocabulary, dtype=np.int64)
         lengths[: len(pieces)] = [len(p) for p, _ in pieces]
         levels = np.array([ord(c) for p, _ in pieces for c in p], dtype=np.int64) - _FIRST_CHAR - self.top_level
@@ -84,7 +86,9 @@ class FastCodec:
         if vocabulary < 2 * top + 1:
             raise ConfigError(f"{2 * top + 1} levels do not fit into {vocabulary} bins", where="codec vocabulary")
         alphabet = [chr(_FIRST_CHAR + i) for i in range(2 * top + 1)]
-        trainer = trainers.BpeTrainer(vocab_size=vocabulary, min_frequency=2, initial_alphabet=alphabet, show_progress=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocabulary, min_frequency=2, initial_alphabet=alphabet, show_progress=False
+        )
         bpe = Tokenizer(models.BPE())
         bpe.train_from_iterator(_text(_quantise(chunks, scale), top), trainer)
         return cls(bpe, scale, horizon, dim, vocabulary)
@@ -97,8 +101,12 @@ class FastCodec:
         """
         chunks = np.asarray(chunks)
         if chunks.ndim != 3 or chunks.shape[1:] != (self.horizon, self.dim) or not np.isfinite(chunks).all():
-            raise ConfigError(f"chunks of shape {chunks.shape} are not finite [n, {self.horizon}, {self.dim}]", where="codec")
-        batch = self.bpe.encode_batch_fast(_text(_quantise(chunks, self.scale), self.top_level), add_special_tokens=False)
+            raise ConfigError(
+                f"chunks of shape {chunks.shape} are not finite [n, {self.horizon}, {self.dim}]", where="codec"
+            )
+        batch = self.bpe.encode_batch_fast(
+            _text(_quantise(chunks, self.scale), self.top_level), add_special_tokens=False
+        )
         return [np.array(e.ids, dtype=np.int16) for e in batch]
 
     def decode(self, streams: Sequence[np.ndarray]) -> np.ndarray:
@@ -107,7 +115,9 @@ class FastCodec:
         Raises:
             ConfigError: a stream holds an unlearned bin or does not expand to exactly horizon * dim symbols.
         """
-        bins = np.concatenate([np.asarray(s, dtype=np.int64) for s in streams]) if len(streams) else np.zeros(0, np.int64)
+        bins = (
+            np.concatenate([np.asarray(s, dtype=np.int64) for s in streams]) if len(streams) else np.zeros(0, np.int64)
+        )
         if bins.size and not (0 <= bins.min() and bins.max() < self.vocabulary):
             raise ConfigError("a stream holds a bin outside the action block", where="codec")
         lengths = self.lengths_V[bins]

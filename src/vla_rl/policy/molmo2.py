@@ -109,7 +109,10 @@ def _initialise(model: Any, seed: int) -> None:
     transformers' default of 0.02 leaves the pictures without effect on the logits (1e-6) in a network this narrow.
     """
     generator = torch.Generator().manual_seed(seed)
-    depth = {"vision_tower": model.config.vision_config.num_hidden_layers, "language_model": model.config.text_config.num_hidden_layers}
+    depth = {
+        "vision_tower": model.config.vision_config.num_hidden_layers,
+        "language_model": model.config.text_config.num_hidden_layers,
+    }
     for name, weight in sorted(model.named_parameters()):
         if name.endswith("bias"):
             weight.zero_()
@@ -130,12 +133,16 @@ def save_model(model: Any, directory: Path) -> None:
 
     state = {k: v.detach().to("cpu", torch.float32) for k, v in model.state_dict().items()}
     released = revert_weight_conversion(model, state)
-    whole, base = model.model.language_model.embed_tokens.weight.detach().cpu().float(), model.config.text_config.vocab_size
+    whole, base = (
+        model.model.language_model.embed_tokens.weight.detach().cpu().float(),
+        model.config.text_config.vocab_size,
+    )
     for key in [k for k in released if k.endswith("wte.embedding") or k.endswith("wte.new_embedding")]:
         # transformers splits the table into equal halves; a release splits it where the base vocabulary ends.
         released[key] = whole[:base] if key.endswith("wte.embedding") else whole[base:]
     save_file({k: v.contiguous().clone() for k, v in released.items()}, directory / WEIGHTS, metadata={"format": "pt"})
-    config = {**model.config.to_dict(), "architectures": ["Molmo2ForConditionalGeneration"], "dtype": "float32"}
+    known = {k: v for k, v in model.config.to_dict().items() if k != "_name_or_path"}
+    config = {**known, "architectures": ["Molmo2ForConditionalGeneration"], "dtype": "float32"}
     (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
@@ -147,6 +154,7 @@ def load_model(directory: Path) -> Any:
             random without an error), or a weight is missing, unexpected or of another shape.
     """
     from transformers import Molmo2Config, Molmo2ForConditionalGeneration
+    from transformers.utils import logging
 
     path = directory / CONFIG
     try:
@@ -156,13 +164,22 @@ def load_model(directory: Path) -> Any:
         raise ConfigError(f"no usable policy checkpoint: {error}", where=str(directory)) from error
     if raw.get("model_type") != "molmo2":
         raise ConfigError(f"model_type is {raw.get('model_type')!r}, not 'molmo2'", where=str(path))
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     try:
         model, report = Molmo2ForConditionalGeneration.from_pretrained(
             None, config=Molmo2Config(**raw), state_dict=stored, dtype=torch.float32, output_loading_info=True
         )
     except RuntimeError as error:
         raise ConfigError("the weights do not fit the configuration", where=str(directory)) from error
-    wrong = [f"{kind} {key}" for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in sorted(report[kind])]
+    finally:
+        if bars:
+            logging.enable_progress_bar()
+    wrong = [
+        f"{kind} {key}"
+        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
+        for key in sorted(report[kind])
+    ]
     if wrong:
         raise ConfigError(f"{len(wrong)} weights do not fit, first: {wrong[0]}", where=str(directory / WEIGHTS))
     return model.eval()

@@ -139,7 +139,9 @@ class GrammarSampler:
         bins, logps = [], []
         with step_threads(policy.device):
             while True:
-                legal = legal_next(policy.lengths_V, left) | (left == 0)[:, None]  # a finished row draws what nobody reads
+                legal = (
+                    legal_next(policy.lengths_V, left) | (left == 0)[:, None]
+                )  # a finished row draws what nobody reads
                 logp = masked_log_softmax(logits, legal, temperature or 1.0)
                 chosen = (logp if noise is None else logp + noise.next()).argmax(-1)
                 bins.append(chosen)

@@ -66,7 +66,9 @@ class TokenIds:
             "<action_end>": (block or 0) - 1,
             f"<action_{action_width - 1}>": (block or 0) + action_width - 1,
         }
-        wrong = [t for t, i in expected.items() if tokenizer.token_to_id(t) != i] + [t for t, i in found.items() if i is None]
+        wrong = [t for t, i in expected.items() if tokenizer.token_to_id(t) != i] + [
+            t for t, i in found.items() if i is None
+        ]
         if wrong:
             raise ConfigError(f"token {wrong[0]} is missing or out of order", where="tokenizer.json")
         return cls(found["<im_start>"], found["<state_0>"], found["<action_start>"], block, found["<im_patch>"])
@@ -116,7 +118,9 @@ def build_layout(tokenizer: Tokenizer, task: str, *, tokens_per_image: int, acti
     """
     ids, text = TokenIds.of(tokenizer, action_width), normalise_task(task)
     if not text or _SPECIAL.search(text):
-        raise ConfigError(f"{task!r} is no usable task", where="policy.task", remedy="say in words what the robot should do")
+        raise ConfigError(
+            f"{task!r} is no usable task", where="policy.task", remedy="say in words what the robot should do"
+        )
     picture = "<im_start>" + "<im_patch>" * tokens_per_image + "<im_end>"
     full = prompt_text(text, [0] * _JOINTS, image=picture) + "<action_start>"
     template = np.array(tokenizer.encode(full, add_special_tokens=False).ids, dtype=np.int64)

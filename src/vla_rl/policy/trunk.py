@@ -115,7 +115,9 @@ def block_logits(model: Any, hidden: Tensor, block_start: int, width: int) -> Te
     return nn.functional.linear(normed, model.lm_head.weight[block_start : block_start + width]).float()
 
 
-def action_logits(model: Any, prompt: PromptTensors, width: int, frames: Tensor, state_bins_BJ: Tensor, bins_BT: Tensor) -> Tensor:
+def action_logits(
+    model: Any, prompt: PromptTensors, width: int, frames: Tensor, state_bins_BJ: Tensor, bins_BT: Tensor
+) -> Tensor:
     """Teacher-forced logits of every action token, float32 [B, T, V].
 
     Tokens only see what stands before them, so right padding of `bins_BT` (any bin) changes nothing before it.

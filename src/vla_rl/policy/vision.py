@@ -26,7 +26,9 @@ def pack_frames(frames: Tensor, *, image_px: int, patch_px: int) -> Tensor:
         ConfigError: the frames are not uint8 colour pictures.
     """
     if frames.dtype != torch.uint8 or frames.ndim < 3 or frames.shape[-1] != 3:
-        raise ConfigError(f"frames are {frames.dtype} {tuple(frames.shape)}, not uint8 [..., height, width, 3]", where="frames")
+        raise ConfigError(
+            f"frames are {frames.dtype} {tuple(frames.shape)}, not uint8 [..., height, width, 3]", where="frames"
+        )
     pictures = frames.reshape(-1, *frames.shape[-3:])
     values = pictures.float()
     if pictures.shape[1:3] != (image_px, image_px):
