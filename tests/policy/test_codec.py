@@ -51,7 +51,7 @@ def test_dct_matrix_is_orthonormal_and_its_first_row_is_the_mean():
 def test_any_chunk_round_trips_within_the_quantisation_bound(codec: FastCodec, chunk: np.ndarray):
     (bins,) = codec.encode(chunk[None])
     error = codec.decode([bins])[0] - np.clip(chunk, -1, 1)
-    # Half a level a coefficient (0.67 where the top level clips); the transform keeps lengths, so this bounds a joint's norm.
+    # Half a level a coefficient, 0.67 where the top level clips; the transform keeps lengths.
     bound = np.sqrt(30) * 0.67 / codec.scale
     assert codec.lengths_V[bins].sum() == 180 and bins.dtype == np.int16
     assert (np.linalg.norm(error, axis=0) <= bound).all() and np.abs(error).max() <= bound

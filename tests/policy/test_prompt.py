@@ -16,9 +16,11 @@ from vla_rl.policy.vision import batch_pooling_index, pack_frames, pooling_index
 DOCUMENTED = (
     "<|im_end|>Image 1<|image|>Image 2<|image|><|im_start|>user\n"
     "The task is to pick up the toy boat and place it on the wooden disk. The setup is <setup_start>single so100/so101 "
-    "robotic arm in molmoact2<setup_end>. The current state of the robot is <state_start><state_0><state_12><state_255>"
-    "<state_7><state_128><state_3><state_end>. The expected control mode is <control_start>absolute joint pose<control_end>. "
-    "Given these, what action should the robot take to complete the task?<|im_end|>\n<|im_start|>assistant\n<action_output>"
+    "robotic arm in molmoact2<setup_end>. The current state of the robot is <state_start><state_0><state_12>"
+    "<state_255><state_7><state_128><state_3><state_end>. The expected control mode is <control_start>absolute "
+    "joint pose<control_end>. "
+    "Given these, what action should the robot take to complete the task?<|im_end|>\n"
+    "<|im_start|>assistant\n<action_output>"
 )
 
 

@@ -1,12 +1,13 @@
 """Prefill and one-token steps with a key-value cache of fixed size.
 
 In: frames and state bins, then one action bin per row and step. Out: logits over the action block. The prefill runs
-transformers' modules (`vla_rl.policy.trunk`). A step does the same arithmetic on fused weights: in a network this small,
-the modules' some 60 small operations a layer cost several times what the arithmetic does. Tests hold both together.
+transformers' modules (`vla_rl.policy.trunk`). A step does the same arithmetic on fused weights: in a network this
+small, the modules' some 60 small operations a layer cost several times what the arithmetic does. Tests hold both
+together.
 
-On the CPU a row's numbers must not depend on its slot, but a matrix product of few rows that several threads share treats
-the rows of its last, partial tile differently (seen with MKL at 5, 6, 7 and 10 rows on 2 threads). So prefill goes row by
-row, and steps run on one thread, where they are as fast at these sizes.
+On the CPU a row's numbers must not depend on its slot, but a matrix product of few rows that several threads share
+treats the rows of its last, partial tile differently (seen with MKL at 5, 6, 7 and 10 rows on 2 threads). So prefill
+goes row by row, and steps run on one thread, where they are as fast at these sizes.
 
 Shapes: R rows, H query heads, G key-value heads, L cached tokens, D text width, E head width, V bins.
 """
@@ -94,7 +95,7 @@ class Decoder:
         for i in range(0, self.rows, at_once):
             rows = slice(i, i + at_once)
             embedded = prompt_embeddings(policy.model, prompt, frames[rows], state_bins_RJ[rows])
-            hidden = text_stack(policy.model, embedded, 0, mask, self._cache.rows(rows))
+            hidden = text_stack(policy.model, embedded, mask, self._cache.rows(rows))
             last.append(block_logits(policy.model, hidden[:, -1], prompt.ids.action_block, policy.vocabulary))
         self._cache.position = prompt.length
         self._read_weights(length=self._cache.keys.shape[3])

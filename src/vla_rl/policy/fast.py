@@ -1,10 +1,10 @@
 """FAST action codec: a chunk of joint targets <-> a short stream of bins.
 
-In: chunks normalised to [-1, 1], shape [horizon, dim]. Out: bins, and back. Encoding: orthonormal DCT-II over time, times
-`scale`, rounded half to even, clipped to +-round(scale * sqrt(horizon)); the levels, frequency outer and joint inner, are
-the symbols of a byte-pair encoding (FAST, Pertsch et al. 2025). The BPE is plain: no pre-tokenizer and no byte level, so
-merges cross any pair of levels, every level is encodable and symbol lengths add up. A released MolmoAct2 artifact (with
-holes) is not read here.
+In: chunks normalised to [-1, 1], shape [horizon, dim]. Out: bins, and back. Encoding: orthonormal DCT-II over time,
+times `scale`, rounded half to even, clipped to +-round(scale * sqrt(horizon)); the levels, frequency outer and joint
+inner, are the symbols of a byte-pair encoding (FAST, Pertsch et al. 2025). The BPE is plain: no pre-tokenizer and no
+byte level, so merges cross any pair of levels, every level is encodable and symbol lengths add up. A released
+MolmoAct2 artifact (with holes) is not read here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _FIRST_CHAR = 0x4E00  # a run of code points that no normaliser or byte mapping 
 
 
 def dct_matrix(horizon: int) -> np.ndarray:
-    """Orthonormal DCT-II, float64 [frequency, tick]: row k is ``sqrt(2/H) cos(pi (2t + 1) k / 2H)``, row 0 over sqrt 2."""
+    """Orthonormal DCT-II, float64 [frequency, tick].
+
+    Row k is ``sqrt(2/H) cos(pi (2t + 1) k / 2H)``, row 0 divided by sqrt 2.
+    """
     k, t = np.arange(horizon)[:, None], np.arange(horizon)[None, :]
     matrix = np.sqrt(2.0 / horizon) * np.cos(np.pi * (2 * t + 1) * k / (2 * horizon))
     matrix[0] /= np.sqrt(2.0)

@@ -1,7 +1,7 @@
 """Log-probabilities and entropies of stored action streams under the current weights.
 
-In: observations and their bin streams. Out: differentiable float32 tensors under the same grammar mask and temperature as
-the sampler's. Loss and ratios are made of them in `vla_rl.rl`.
+In: observations and their bin streams. Out: differentiable float32 tensors under the same grammar mask and
+temperature as the sampler's. Loss and ratios are made of them in `vla_rl.rl`.
 
 Shapes: R rows, T tokens of the longest stream, V bins of the action block.
 """

@@ -64,33 +64,69 @@ def twin_config(arch: TwinArchitecture, tokenizer: Any, ids: TokenIds, action_wi
     token = tokenizer.token_to_id
     heads = {"num_attention_heads": vision_heads, "num_key_value_heads": vision_heads, "head_dim": _HEAD}
     turn_end, pad = token(TURN_END), token(PAD)
+    ends = {"bos_token_id": turn_end, "eos_token_id": turn_end, "pad_token_id": pad}
+    text = {
+        "hidden_size": arch.text_width,
+        "num_hidden_layers": arch.text_layers,
+        "num_attention_heads": text_heads,
+        "num_key_value_heads": arch.text_kv_heads,
+        "head_dim": _HEAD,
+        "intermediate_size": arch.text_mlp,
+        "vocab_size": ids.base_size,
+        "additional_vocab_size": len(IMAGE_TOKENS),
+        "qk_norm_type": "qwen3",
+        "max_position_embeddings": _CONTEXT,
+        "rope_parameters": {"rope_type": "default", "rope_theta": arch.rope_theta},
+        "tie_word_embeddings": False,
+        **ends,
+    }
+    vision = {
+        **heads,
+        "hidden_size": arch.vision_width,
+        "num_hidden_layers": arch.vision_layers,
+        "intermediate_size": arch.vision_mlp,
+        "image_size": [arch.image_px, arch.image_px],
+        "patch_size": arch.patch_px,
+        "hidden_act": "silu",  # the release's tanh-GELU costs a tenth of a CPU forward and buys nothing at this size
+    }
+    adapter = {
+        **heads,
+        "hidden_size": arch.vision_width,
+        "intermediate_size": arch.adapter_mlp,
+        "text_hidden_size": arch.text_width,
+        "vision_feature_layer": [arch.vision_layers - 1, arch.vision_layers // 2 - 1],
+    }
+    robot = {
+        "action_mode": "discrete",
+        "action_output_token_id": token("<action_output>"),
+        "action_start_token_id": ids.action_start,
+        "action_end_token_id": token("<action_end>"),
+        "action_token_start_id": ids.action_block,
+        "num_action_tokens": action_width,
+        "state_format": "discrete",
+        "state_start_token_id": token("<state_start>"),
+        "state_end_token_id": token("<state_end>"),
+        "state_token_start_id": ids.state_start,
+        "num_state_tokens": STATE_BINS,
+        "add_setup_tokens": True,
+        "add_control_tokens": True,
+        "n_obs_steps": 1,
+        "norm_stats_filename": "norm_stats.json",
+    }
     return Molmo2Config(
-        text_config={
-            "hidden_size": arch.text_width, "num_attention_heads": text_heads, "num_key_value_heads": arch.text_kv_heads,
-            "head_dim": _HEAD, "vocab_size": ids.base_size, "additional_vocab_size": len(IMAGE_TOKENS),
-            "num_hidden_layers": arch.text_layers, "intermediate_size": arch.text_mlp, "qk_norm_type": "qwen3",
-            "max_position_embeddings": _CONTEXT, "tie_word_embeddings": False,
-            "rope_parameters": {"rope_type": "default", "rope_theta": arch.rope_theta},
-            "bos_token_id": turn_end, "eos_token_id": turn_end, "pad_token_id": pad,
-        },
-        vision_config={
-            **heads, "hidden_size": arch.vision_width, "intermediate_size": arch.vision_mlp,
-            "num_hidden_layers": arch.vision_layers, "image_size": [arch.image_px, arch.image_px], "patch_size": arch.patch_px,
-            "hidden_act": "silu",  # the release's tanh-GELU costs a tenth of a CPU forward and buys nothing at this size
-        },
-        adapter_config={
-            **heads, "hidden_size": arch.vision_width, "intermediate_size": arch.adapter_mlp,
-            "text_hidden_size": arch.text_width, "vision_feature_layer": [arch.vision_layers - 1, arch.vision_layers // 2 - 1],
-        },
-        image_start_token_id=token("<im_start>"), image_end_token_id=token("<im_end>"), image_patch_id=token("<im_patch>"),
-        low_res_image_start_token_id=token("<low_res_im_start>"), frame_start_token_id=token("<frame_start>"),
-        frame_end_token_id=token("<frame_end>"), tie_word_embeddings=False, bos_token_id=turn_end, eos_token_id=turn_end,
-        pad_token_id=pad, action_output_token_id=token("<action_output>"), action_start_token_id=ids.action_start,
-        action_end_token_id=token("<action_end>"), action_token_start_id=ids.action_block, num_action_tokens=action_width,
-        state_start_token_id=token("<state_start>"), state_end_token_id=token("<state_end>"),
-        state_token_start_id=ids.state_start, num_state_tokens=STATE_BINS, state_format="discrete", action_mode="discrete",
-        add_setup_tokens=True, add_control_tokens=True, n_obs_steps=1, norm_stats_filename="norm_stats.json",
-    )  # fmt: skip
+        text_config=text,
+        vision_config=vision,
+        adapter_config=adapter,
+        image_start_token_id=token("<im_start>"),
+        image_end_token_id=token("<im_end>"),
+        image_patch_id=token("<im_patch>"),
+        low_res_image_start_token_id=token("<low_res_im_start>"),
+        frame_start_token_id=token("<frame_start>"),
+        frame_end_token_id=token("<frame_end>"),
+        tie_word_embeddings=False,
+        **ends,
+        **robot,
+    )
 
 
 def build_twin(config: Any, *, seed: int) -> Any:
@@ -133,10 +169,7 @@ def save_model(model: Any, directory: Path) -> None:
 
     state = {k: v.detach().to("cpu", torch.float32) for k, v in model.state_dict().items()}
     released = revert_weight_conversion(model, state)
-    whole, base = (
-        model.model.language_model.embed_tokens.weight.detach().cpu().float(),
-        model.config.text_config.vocab_size,
-    )
+    whole, base = state["model.language_model.embed_tokens.weight"], model.config.text_config.vocab_size
     for key in [k for k in released if k.endswith("wte.embedding") or k.endswith("wte.new_embedding")]:
         # transformers splits the table into equal halves; a release splits it where the base vocabulary ends.
         released[key] = whole[:base] if key.endswith("wte.embedding") else whole[base:]
@@ -150,8 +183,8 @@ def load_model(directory: Path) -> Any:
     """Read a twin that `save_model` wrote, in evaluation mode and float32.
 
     Raises:
-        ConfigError: files are missing, the configuration is of another model type (transformers would then leave weights
-            random without an error), or a weight is missing, unexpected or of another shape.
+        ConfigError: files are missing, the configuration is of another model type (transformers would then leave
+            weights random without an error), or a weight is missing, unexpected or of another shape.
     """
     from transformers import Molmo2Config, Molmo2ForConditionalGeneration
     from transformers.utils import logging
@@ -167,9 +200,10 @@ def load_model(directory: Path) -> Any:
     bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model, report = Molmo2ForConditionalGeneration.from_pretrained(
+        loaded: Any = Molmo2ForConditionalGeneration.from_pretrained(
             None, config=Molmo2Config(**raw), state_dict=stored, dtype=torch.float32, output_loading_info=True
         )
+        model, report = loaded
     except RuntimeError as error:
         raise ConfigError("the weights do not fit the configuration", where=str(directory)) from error
     finally:

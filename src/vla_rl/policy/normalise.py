@@ -1,7 +1,8 @@
 """Quantile normalisation of joint states and action targets, each with its own table.
 
-In: degrees. Out: values in [-1, 1] and back. The two tables (`low`, `high`) are the 1 % and 99 % quantiles in a release
-and may be wider quantiles in a base of ours; the file names both. Joint-frame changes (signs, offsets) are not done here.
+In: degrees. Out: values in [-1, 1] and back. The two tables (`low`, `high`) are the 1 % and 99 % quantiles in a
+release and may be wider quantiles in a base of ours; the file names both. Joint-frame changes (signs, offsets) are
+not done here.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_ro
 
 @dataclass(frozen=True)
 class QuantileTable:
-    """Per-joint quantiles in degrees; `high` may lie below `low` (a sign-flipped joint) or on it (a joint that never moves)."""
+    """Per-joint quantiles in degrees; `high` may lie below `low` (a flipped joint) or on it (one that never moves)."""
 
     low_deg: np.ndarray
     high_deg: np.ndarray
