@@ -1,12 +1,13 @@
 """Prefill and one-token steps with a key-value cache of fixed size.
 
 In: frames and state bins, then one action bin per row and step. Out: logits over the action block. The prefill runs
-transformers' modules (`vla_rl.policy.trunk`). A step does the same arithmetic on fused weights: in a network this small,
-the modules' some 60 small operations a layer cost several times what the arithmetic does. Tests hold both together.
+transformers' modules (`vla_rl.policy.trunk`). A step does the same arithmetic on fused weights: in a network this
+small, the modules' some 60 small operations a layer cost several times what the arithmetic does. Tests hold both
+together.
 
-On the CPU a row's numbers must not depend on its slot, but a matrix product of few rows that several threads share treats
-the rows of its last, partial tile differently (seen with MKL at 5, 6, 7 and 10 rows on 2 threads). So prefill goes row by
-row, and steps run on one thread, where they are as fast at these sizes.
+On the CPU a row's numbers must not depend on its slot, but a matrix product of few rows that several threads share
+treats the rows of its last, partial tile differently (seen with MKL at 5, 6, 7 and 10 rows on 2 threads). So prefill
+goes row by row, and steps run on one thread, where they are as fast at these sizes.
 
 Shapes: R rows, H query heads, G key-value heads, L cached tokens, D text width, E head width, V bins.
 """
@@ -74,7 +75,9 @@ class Decoder:
         self._heads, self._groups, self._width = text.num_attention_heads, text.num_key_value_heads, text.head_dim
         self._eps = text.rms_norm_eps
         length = policy.prompt.length + policy.grammar.total
-        keys = policy.model.lm_head.weight.detach().new_zeros(text.num_hidden_layers, rows, self._groups, length, self._width)
+        keys = policy.model.lm_head.weight.detach().new_zeros(
+            text.num_hidden_layers, rows, self._groups, length, self._width
+        )
         self._cache = DecodeCache(keys, torch.zeros_like(keys))
         self._layers: list[_Layer] = []
 
@@ -92,7 +95,7 @@ class Decoder:
         for i in range(0, self.rows, at_once):
             rows = slice(i, i + at_once)
             embedded = prompt_embeddings(policy.model, prompt, frames[rows], state_bins_RJ[rows])
-            hidden = text_stack(policy.model, embedded, 0, mask, self._cache.rows(rows))
+            hidden = text_stack(policy.model, embedded, mask, self._cache.rows(rows))
             last.append(block_logits(policy.model, hidden[:, -1], prompt.ids.action_block, policy.vocabulary))
         self._cache.position = prompt.length
         self._read_weights(length=self._cache.keys.shape[3])
@@ -126,7 +129,9 @@ class Decoder:
         positions = torch.arange(length, device=self._head.device)[None]
         rotary = {"scaled": text.rotary_emb, "unscaled": text.rotary_emb_unscaled}
         tables = {kind: rotary[kind](self._head, position_ids=positions) for kind in set(text.rope_types)}
-        self._layers = [self._fuse(layer, *tables[kind]) for layer, kind in zip(text.layers, text.rope_types, strict=True)]
+        self._layers = [
+            self._fuse(layer, *tables[kind]) for layer, kind in zip(text.layers, text.rope_types, strict=True)
+        ]
 
     def _fuse(self, layer: Any, cos: Tensor, sin: Tensor) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp

@@ -1,10 +1,10 @@
 """FAST action codec: a chunk of joint targets <-> a short stream of bins.
 
-In: chunks normalised to [-1, 1], shape [horizon, dim]. Out: bins, and back. Encoding: orthonormal DCT-II over time, times
-`scale`, rounded half to even, clipped to +-round(scale * sqrt(horizon)); the levels, frequency outer and joint inner, are
-the symbols of a byte-pair encoding (FAST, Pertsch et al. 2025). The BPE is plain: no pre-tokenizer and no byte level, so
-merges cross any pair of levels, every level is encodable and symbol lengths add up. A released MolmoAct2 artifact (with
-holes) is not read here.
+In: chunks normalised to [-1, 1], shape [horizon, dim]. Out: bins, and back. Encoding: orthonormal DCT-II over time,
+times `scale`, rounded half to even, clipped to +-round(scale * sqrt(horizon)); the levels, frequency outer and joint
+inner, are the symbols of a byte-pair encoding (FAST, Pertsch et al. 2025). The BPE is plain: no pre-tokenizer and no
+byte level, so merges cross any pair of levels, every level is encodable and symbol lengths add up. A released
+MolmoAct2 artifact (with holes) is not read here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _FIRST_CHAR = 0x4E00  # a run of code points that no normaliser or byte mapping 
 
 
 def dct_matrix(horizon: int) -> np.ndarray:
-    """Orthonormal DCT-II, float64 [frequency, tick]: row k is ``sqrt(2/H) cos(pi (2t + 1) k / 2H)``, row 0 over sqrt 2."""
+    """Orthonormal DCT-II, float64 [frequency, tick].
+
+    Row k is ``sqrt(2/H) cos(pi (2t + 1) k / 2H)``, row 0 divided by sqrt 2.
+    """
     k, t = np.arange(horizon)[:, None], np.arange(horizon)[None, :]
     matrix = np.sqrt(2.0 / horizon) * np.cos(np.pi * (2 * t + 1) * k / (2 * horizon))
     matrix[0] /= np.sqrt(2.0)
@@ -55,7 +58,9 @@ class FastCodec:
         pieces = sorted(self.bpe.get_vocab().items(), key=lambda item: item[1])
         alphabet = {_FIRST_CHAR + i for i in range(2 * self.top_level + 1)}
         if len(pieces) > self.vocabulary or not alphabet <= {ord(p) for p, _ in pieces if len(p) == 1}:
-            raise ConfigError("the codec's BPE does not hold every level or is wider than its block", where="fast_tokenizer")
+            raise ConfigError(
+                "the codec's BPE does not hold every level or is wider than its block", where="fast_tokenizer"
+            )
         lengths = np.zeros(self.vocabulary, dtype=np.int64)
         lengths[: len(pieces)] = [len(p) for p, _ in pieces]
         levels = np.array([ord(c) for p, _ in pieces for c in p], dtype=np.int64) - _FIRST_CHAR - self.top_level
@@ -84,7 +89,9 @@ class FastCodec:
         if vocabulary < 2 * top + 1:
             raise ConfigError(f"{2 * top + 1} levels do not fit into {vocabulary} bins", where="codec vocabulary")
         alphabet = [chr(_FIRST_CHAR + i) for i in range(2 * top + 1)]
-        trainer = trainers.BpeTrainer(vocab_size=vocabulary, min_frequency=2, initial_alphabet=alphabet, show_progress=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocabulary, min_frequency=2, initial_alphabet=alphabet, show_progress=False
+        )
         bpe = Tokenizer(models.BPE())
         bpe.train_from_iterator(_text(_quantise(chunks, scale), top), trainer)
         return cls(bpe, scale, horizon, dim, vocabulary)
@@ -97,8 +104,12 @@ class FastCodec:
         """
         chunks = np.asarray(chunks)
         if chunks.ndim != 3 or chunks.shape[1:] != (self.horizon, self.dim) or not np.isfinite(chunks).all():
-            raise ConfigError(f"chunks of shape {chunks.shape} are not finite [n, {self.horizon}, {self.dim}]", where="codec")
-        batch = self.bpe.encode_batch_fast(_text(_quantise(chunks, self.scale), self.top_level), add_special_tokens=False)
+            raise ConfigError(
+                f"chunks of shape {chunks.shape} are not finite [n, {self.horizon}, {self.dim}]", where="codec"
+            )
+        batch = self.bpe.encode_batch_fast(
+            _text(_quantise(chunks, self.scale), self.top_level), add_special_tokens=False
+        )
         return [np.array(e.ids, dtype=np.int16) for e in batch]
 
     def decode(self, streams: Sequence[np.ndarray]) -> np.ndarray:
@@ -107,7 +118,9 @@ class FastCodec:
         Raises:
             ConfigError: a stream holds an unlearned bin or does not expand to exactly horizon * dim symbols.
         """
-        bins = np.concatenate([np.asarray(s, dtype=np.int64) for s in streams]) if len(streams) else np.zeros(0, np.int64)
+        bins = (
+            np.concatenate([np.asarray(s, dtype=np.int64) for s in streams]) if len(streams) else np.zeros(0, np.int64)
+        )
         if bins.size and not (0 <= bins.min() and bins.max() < self.vocabulary):
             raise ConfigError("a stream holds a bin outside the action block", where="codec")
         lengths = self.lengths_V[bins]

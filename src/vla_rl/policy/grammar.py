@@ -1,8 +1,9 @@
 """Which action bins are legal next: those whose symbols still fit into what is left of the chunk.
 
-In: the symbol length of every bin and the bins chosen so far. Out: boolean masks. A stream is complete when its lengths
-sum to exactly `total`; since at least one legal bin has length 1, no prefix can run into a dead end, so no look-ahead is
-needed. The mask is a pure function of the prefix: trainer and sampler compute it from the same two functions.
+In: the symbol length of every bin and the bins chosen so far. Out: boolean masks. A stream is complete when its
+lengths sum to exactly `total`; since at least one legal bin has length 1, no prefix can run into a dead end, so no
+look-ahead is needed. The mask is a pure function of the prefix: trainer and sampler compute it from the same two
+functions.
 
 Shapes: R rows, T tokens, V bins of the action block.
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from vla_rl.errors import ConfigError

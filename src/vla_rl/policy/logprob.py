@@ -1,7 +1,7 @@
 """Log-probabilities and entropies of stored action streams under the current weights.
 
-In: observations and their bin streams. Out: differentiable float32 tensors under the same grammar mask and temperature as
-the sampler's. Loss and ratios are made of them in `vla_rl.rl`.
+In: observations and their bin streams. Out: differentiable float32 tensors under the same grammar mask and
+temperature as the sampler's. Loss and ratios are made of them in `vla_rl.rl`.
 
 Shapes: R rows, T tokens of the longest stream, V bins of the action block.
 """
@@ -61,7 +61,9 @@ def scores_of(logits_RTV: Tensor, bins_RT: Tensor, mask_RT: Tensor, legal_RTV: T
     return Scores(torch.where(mask_RT, chosen, zero), torch.where(mask_RT, entropy, zero), mask_RT)
 
 
-def score_rows(policy: VlaPolicy, observations: Sequence[Observation], bins: Sequence[np.ndarray], temperature: float) -> Scores:
+def score_rows(
+    policy: VlaPolicy, observations: Sequence[Observation], bins: Sequence[np.ndarray], temperature: float
+) -> Scores:
     """Teacher-forced scores of complete streams; gradients flow to the policy's weights.
 
     Args:
@@ -73,12 +75,16 @@ def score_rows(policy: VlaPolicy, observations: Sequence[Observation], bins: Seq
         ConfigError: the temperature is not above 0, counts differ, or a stream is not complete.
     """
     if not temperature > 0:
-        raise ConfigError(f"cannot score at temperature {temperature}", where="temperature", remedy="score greedy rows at 1.0")
+        raise ConfigError(
+            f"cannot score at temperature {temperature}", where="temperature", remedy="score greedy rows at 1.0"
+        )
     if not 0 < len(observations) == len(bins):
         raise ConfigError(f"{len(observations)} observations but {len(bins)} streams", where="score_rows")
     padded, mask = pad_streams(bins, policy.device)
     totals = (policy.lengths_V[padded] * mask).sum(1)
     if bool((totals != policy.grammar.total).any()):
-        raise ConfigError("a stream is not complete", where="score_rows", remedy="rows must come from this policy's sampler")
+        raise ConfigError(
+            "a stream is not complete", where="score_rows", remedy="rows must come from this policy's sampler"
+        )
     logits = policy.logits(policy.frames_tensor(observations), policy.state_tensor(observations), padded)
     return scores_of(logits, padded, mask, legal_at(policy.lengths_V, padded, policy.grammar.total), temperature)

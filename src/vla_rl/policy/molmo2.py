@@ -64,33 +64,69 @@ def twin_config(arch: TwinArchitecture, tokenizer: Any, ids: TokenIds, action_wi
     token = tokenizer.token_to_id
     heads = {"num_attention_heads": vision_heads, "num_key_value_heads": vision_heads, "head_dim": _HEAD}
     turn_end, pad = token(TURN_END), token(PAD)
+    ends = {"bos_token_id": turn_end, "eos_token_id": turn_end, "pad_token_id": pad}
+    text = {
+        "hidden_size": arch.text_width,
+        "num_hidden_layers": arch.text_layers,
+        "num_attention_heads": text_heads,
+        "num_key_value_heads": arch.text_kv_heads,
+        "head_dim": _HEAD,
+        "intermediate_size": arch.text_mlp,
+        "vocab_size": ids.base_size,
+        "additional_vocab_size": len(IMAGE_TOKENS),
+        "qk_norm_type": "qwen3",
+        "max_position_embeddings": _CONTEXT,
+        "rope_parameters": {"rope_type": "default", "rope_theta": arch.rope_theta},
+        "tie_word_embeddings": False,
+        **ends,
+    }
+    vision = {
+        **heads,
+        "hidden_size": arch.vision_width,
+        "num_hidden_layers": arch.vision_layers,
+        "intermediate_size": arch.vision_mlp,
+        "image_size": [arch.image_px, arch.image_px],
+        "patch_size": arch.patch_px,
+        "hidden_act": "silu",  # the release's tanh-GELU costs a tenth of a CPU forward and buys nothing at this size
+    }
+    adapter = {
+        **heads,
+        "hidden_size": arch.vision_width,
+        "intermediate_size": arch.adapter_mlp,
+        "text_hidden_size": arch.text_width,
+        "vision_feature_layer": [arch.vision_layers - 1, arch.vision_layers // 2 - 1],
+    }
+    robot = {
+        "action_mode": "discrete",
+        "action_output_token_id": token("<action_output>"),
+        "action_start_token_id": ids.action_start,
+        "action_end_token_id": token("<action_end>"),
+        "action_token_start_id": ids.action_block,
+        "num_action_tokens": action_width,
+        "state_format": "discrete",
+        "state_start_token_id": token("<state_start>"),
+        "state_end_token_id": token("<state_end>"),
+        "state_token_start_id": ids.state_start,
+        "num_state_tokens": STATE_BINS,
+        "add_setup_tokens": True,
+        "add_control_tokens": True,
+        "n_obs_steps": 1,
+        "norm_stats_filename": "norm_stats.json",
+    }
     return Molmo2Config(
-        text_config={
-            "hidden_size": arch.text_width, "num_attention_heads": text_heads, "num_key_value_heads": arch.text_kv_heads,
-            "head_dim": _HEAD, "vocab_size": ids.base_size, "additional_vocab_size": len(IMAGE_TOKENS),
-            "num_hidden_layers": arch.text_layers, "intermediate_size": arch.text_mlp, "qk_norm_type": "qwen3",
-            "max_position_embeddings": _CONTEXT, "tie_word_embeddings": False,
-            "rope_parameters": {"rope_type": "default", "rope_theta": arch.rope_theta},
-            "bos_token_id": turn_end, "eos_token_id": turn_end, "pad_token_id": pad,
-        },
-        vision_config={
-            **heads, "hidden_size": arch.vision_width, "intermediate_size": arch.vision_mlp,
-            "num_hidden_layers": arch.vision_layers, "image_size": [arch.image_px, arch.image_px], "patch_size": arch.patch_px,
-            "hidden_act": "silu",  # the release's tanh-GELU costs a tenth of a CPU forward and buys nothing at this size
-        },
-        adapter_config={
-            **heads, "hidden_size": arch.vision_width, "intermediate_size": arch.adapter_mlp,
-            "text_hidden_size": arch.text_width, "vision_feature_layer": [arch.vision_layers - 1, arch.vision_layers // 2 - 1],
-        },
-        image_start_token_id=token("<im_start>"), image_end_token_id=token("<im_end>"), image_patch_id=token("<im_patch>"),
-        low_res_image_start_token_id=token("<low_res_im_start>"), frame_start_token_id=token("<frame_start>"),
-        frame_end_token_id=token("<frame_end>"), tie_word_embeddings=False, bos_token_id=turn_end, eos_token_id=turn_end,
-        pad_token_id=pad, action_output_token_id=token("<action_output>"), action_start_token_id=ids.action_start,
-        action_end_token_id=token("<action_end>"), action_token_start_id=ids.action_block, num_action_tokens=action_width,
-        state_start_token_id=token("<state_start>"), state_end_token_id=token("<state_end>"),
-        state_token_start_id=ids.state_start, num_state_tokens=STATE_BINS, state_format="discrete", action_mode="discrete",
-        add_setup_tokens=True, add_control_tokens=True, n_obs_steps=1, norm_stats_filename="norm_stats.json",
-    )  # fmt: skip
+        text_config=text,
+        vision_config=vision,
+        adapter_config=adapter,
+        image_start_token_id=token("<im_start>"),
+        image_end_token_id=token("<im_end>"),
+        image_patch_id=token("<im_patch>"),
+        low_res_image_start_token_id=token("<low_res_im_start>"),
+        frame_start_token_id=token("<frame_start>"),
+        frame_end_token_id=token("<frame_end>"),
+        tie_word_embeddings=False,
+        **ends,
+        **robot,
+    )
 
 
 def build_twin(config: Any, *, seed: int) -> Any:
@@ -109,7 +145,10 @@ def _initialise(model: Any, seed: int) -> None:
     transformers' default of 0.02 leaves the pictures without effect on the logits (1e-6) in a network this narrow.
     """
     generator = torch.Generator().manual_seed(seed)
-    depth = {"vision_tower": model.config.vision_config.num_hidden_layers, "language_model": model.config.text_config.num_hidden_layers}
+    depth = {
+        "vision_tower": model.config.vision_config.num_hidden_layers,
+        "language_model": model.config.text_config.num_hidden_layers,
+    }
     for name, weight in sorted(model.named_parameters()):
         if name.endswith("bias"):
             weight.zero_()
@@ -130,12 +169,13 @@ def save_model(model: Any, directory: Path) -> None:
 
     state = {k: v.detach().to("cpu", torch.float32) for k, v in model.state_dict().items()}
     released = revert_weight_conversion(model, state)
-    whole, base = model.model.language_model.embed_tokens.weight.detach().cpu().float(), model.config.text_config.vocab_size
+    whole, base = state["model.language_model.embed_tokens.weight"], model.config.text_config.vocab_size
     for key in [k for k in released if k.endswith("wte.embedding") or k.endswith("wte.new_embedding")]:
         # transformers splits the table into equal halves; a release splits it where the base vocabulary ends.
         released[key] = whole[:base] if key.endswith("wte.embedding") else whole[base:]
     save_file({k: v.contiguous().clone() for k, v in released.items()}, directory / WEIGHTS, metadata={"format": "pt"})
-    config = {**model.config.to_dict(), "architectures": ["Molmo2ForConditionalGeneration"], "dtype": "float32"}
+    known = {k: v for k, v in model.config.to_dict().items() if k != "_name_or_path"}
+    config = {**known, "architectures": ["Molmo2ForConditionalGeneration"], "dtype": "float32"}
     (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
@@ -143,10 +183,11 @@ def load_model(directory: Path) -> Any:
     """Read a twin that `save_model` wrote, in evaluation mode and float32.
 
     Raises:
-        ConfigError: files are missing, the configuration is of another model type (transformers would then leave weights
-            random without an error), or a weight is missing, unexpected or of another shape.
+        ConfigError: files are missing, the configuration is of another model type (transformers would then leave
+            weights random without an error), or a weight is missing, unexpected or of another shape.
     """
     from transformers import Molmo2Config, Molmo2ForConditionalGeneration
+    from transformers.utils import logging
 
     path = directory / CONFIG
     try:
@@ -156,13 +197,23 @@ def load_model(directory: Path) -> Any:
         raise ConfigError(f"no usable policy checkpoint: {error}", where=str(directory)) from error
     if raw.get("model_type") != "molmo2":
         raise ConfigError(f"model_type is {raw.get('model_type')!r}, not 'molmo2'", where=str(path))
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     try:
-        model, report = Molmo2ForConditionalGeneration.from_pretrained(
+        loaded: Any = Molmo2ForConditionalGeneration.from_pretrained(
             None, config=Molmo2Config(**raw), state_dict=stored, dtype=torch.float32, output_loading_info=True
         )
+        model, report = loaded
     except RuntimeError as error:
         raise ConfigError("the weights do not fit the configuration", where=str(directory)) from error
-    wrong = [f"{kind} {key}" for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in sorted(report[kind])]
+    finally:
+        if bars:
+            logging.enable_progress_bar()
+    wrong = [
+        f"{kind} {key}"
+        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
+        for key in sorted(report[kind])
+    ]
     if wrong:
         raise ConfigError(f"{len(wrong)} weights do not fit, first: {wrong[0]}", where=str(directory / WEIGHTS))
     return model.eval()

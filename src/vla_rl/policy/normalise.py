@@ -1,7 +1,8 @@
 """Quantile normalisation of joint states and action targets, each with its own table.
 
-In: degrees. Out: values in [-1, 1] and back. The two tables (`low`, `high`) are the 1 % and 99 % quantiles in a release
-and may be wider quantiles in a base of ours; the file names both. Joint-frame changes (signs, offsets) are not done here.
+In: degrees. Out: values in [-1, 1] and back. The two tables (`low`, `high`) are the 1 % and 99 % quantiles in a
+release and may be wider quantiles in a base of ours; the file names both. Joint-frame changes (signs, offsets) are
+not done here.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_ro
 
 @dataclass(frozen=True)
 class QuantileTable:
-    """Per-joint quantiles in degrees; `high` may lie below `low` (a sign-flipped joint) or on it (a joint that never moves)."""
+    """Per-joint quantiles in degrees; `high` may lie below `low` (a flipped joint) or on it (one that never moves)."""
 
     low_deg: np.ndarray
     high_deg: np.ndarray
@@ -42,7 +43,9 @@ class QuantileTable:
 
     def denormalise(self, values: np.ndarray) -> np.ndarray:
         """The inverse on [-1, 1], in degrees; values outside are clamped first."""
-        return (np.clip(np.asarray(values, dtype=np.float64), -1.0, 1.0) + 1.0) / 2.0 * (self.high_deg - self.low_deg) + self.low_deg
+        return (np.clip(np.asarray(values, dtype=np.float64), -1.0, 1.0) + 1.0) / 2.0 * (
+            self.high_deg - self.low_deg
+        ) + self.low_deg
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,13 @@ class NormStats:
     horizon: int
 
     @classmethod
-    def fit(cls, state_deg: np.ndarray, action_deg: np.ndarray, *, tag: str, quantile: float, horizon: int) -> NormStats:
+    def fit(
+        cls, state_deg: np.ndarray, action_deg: np.ndarray, *, tag: str, quantile: float, horizon: int
+    ) -> NormStats:
         """Fit both tables on [sample, joint] arrays in degrees."""
-        return cls(QuantileTable.fit(state_deg, quantile), QuantileTable.fit(action_deg, quantile), tag, quantile, horizon)
+        return cls(
+            QuantileTable.fit(state_deg, quantile), QuantileTable.fit(action_deg, quantile), tag, quantile, horizon
+        )
 
     def save(self, directory: Path) -> None:
         """Write `norm_stats.json` in the release's format."""
@@ -97,7 +104,12 @@ class NormStats:
 
 
 def _stats(table: QuantileTable) -> dict[str, Any]:
-    return {"q01": table.low_deg.tolist(), "q99": table.high_deg.tolist(), "mask": [True] * len(JOINTS), "names": list(JOINTS)}
+    return {
+        "q01": table.low_deg.tolist(),
+        "q99": table.high_deg.tolist(),
+        "mask": [True] * len(JOINTS),
+        "names": list(JOINTS),
+    }
 
 
 def _table(stats: dict[str, Any]) -> QuantileTable:

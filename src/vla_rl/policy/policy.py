@@ -42,7 +42,9 @@ class VlaPolicy:
         vocabulary: width of the action block, V.
     """
 
-    def __init__(self, *, model: Any, tokenizer: Any, codec: FastCodec, stats: NormStats, task: str, device: str) -> None:
+    def __init__(
+        self, *, model: Any, tokenizer: Any, codec: FastCodec, stats: NormStats, task: str, device: str
+    ) -> None:
         self.model, self.tokenizer, self.codec, self.stats, self.task = model, tokenizer, codec, stats, task
         self.horizon, self.dim, self.vocabulary = codec.horizon, codec.dim, codec.vocabulary
         self.grammar = Grammar(codec.lengths_V, codec.symbols)
@@ -118,7 +120,9 @@ class VlaPolicy:
         self.codec.save(directory / CODEC_DIR)
 
 
-def new_twin(*, codec: FastCodec, stats: NormStats, task: str, seed: int, architecture: molmo2.TwinArchitecture) -> VlaPolicy:
+def new_twin(
+    *, codec: FastCodec, stats: NormStats, task: str, seed: int, architecture: molmo2.TwinArchitecture
+) -> VlaPolicy:
     """A policy with fresh random weights, on the CPU, for supervised training to start from."""
     tokenizer = build_tokenizer(task, codec.vocabulary)
     ids = TokenIds.of(tokenizer, codec.vocabulary)
@@ -142,7 +146,9 @@ def load_policy(*, checkpoint: str, device: str, serve_head: str, task: str) -> 
     from tokenizers import Tokenizer
 
     if serve_head != "ar":
-        raise ConfigError(f"no head {serve_head!r} to serve", where="policy.serve_head", remedy="use policy.serve_head=ar")
+        raise ConfigError(
+            f"no head {serve_head!r} to serve", where="policy.serve_head", remedy="use policy.serve_head=ar"
+        )
     bundled = checkpoint.startswith(_BUNDLED)
     directory = paths.bundled_base(checkpoint.removeprefix(_BUNDLED)) if bundled else Path(checkpoint)
     if not (directory / molmo2.CONFIG).is_file():
@@ -155,6 +161,9 @@ def load_policy(*, checkpoint: str, device: str, serve_head: str, task: str) -> 
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     ids = TokenIds.of(tokenizer, codec.vocabulary)
     named = (model.config.action_token_start_id, model.config.num_action_tokens, model.config.text_config.vocab_size)
-    if named != (ids.action_block, codec.vocabulary, ids.base_size) or (codec.horizon, codec.dim) != (stats.horizon, len(stats.action.low_deg)):
+    if named != (ids.action_block, codec.vocabulary, ids.base_size) or (codec.horizon, codec.dim) != (
+        stats.horizon,
+        len(stats.action.low_deg),
+    ):
         raise ConfigError("network, tokenizer, codec and tables do not belong together", where=str(directory))
     return VlaPolicy(model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device=device)

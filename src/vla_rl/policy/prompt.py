@@ -1,7 +1,7 @@
 """The instruction that the policy reads, byte for byte as MolmoAct2 was trained on it.
 
-In: a task in words and a normalised joint state. Out: the prompt text and the state bins inside it. Tokenising is done in
-`vla_rl.policy.tokenizer`, pixels in `vla_rl.policy.vision`. Only the two-camera SO-100/SO-101 form is built.
+In: a task in words and a normalised joint state. Out: the prompt text and the state bins inside it. Tokenising is
+done in `vla_rl.policy.tokenizer`, pixels in `vla_rl.policy.vision`. Only the two-camera SO-100/SO-101 form is built.
 """
 
 from __future__ import annotations

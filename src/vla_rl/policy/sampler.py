@@ -1,9 +1,9 @@
 """Grammar-masked sampling of action streams with a key-value cache.
 
-In: observations with their random keys. Out: bins, their log-probabilities, the masks they were drawn under and the chunk
-in degrees. Batches are always `batch_rows` wide (short ones are filled up with copies of the first row), so that the same
-kernels run on the same shapes whatever the neighbours are; noise comes from one named stream per row. A row's result
-therefore depends on its own request alone. Beam search, top-k and the flow head are left out.
+In: observations with their random keys. Out: bins, their log-probabilities, the masks they were drawn under and the
+chunk in degrees. Batches are always `batch_rows` wide (short ones are filled up with copies of the first row), so
+that the same kernels run on the same shapes whatever the neighbours are; noise comes from one named stream per row. A
+row's result therefore depends on its own request alone. Beam search, top-k and the flow head are left out.
 
 Shapes: R rows of the fixed batch, T tokens, V bins of the action block.
 """
@@ -131,7 +131,7 @@ class GrammarSampler:
     def _decode(
         self, observations: Sequence[Observation], keys: Sequence[tuple[int, int, int, int]], temperature: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Bins int64 [R, T] and log-probabilities float32 [R, T] until every row is complete; arbitrary after its end."""
+        """Bins int64 [R, T] and log-probabilities float32 [R, T] until all rows are complete; arbitrary past a row's end."""
         policy = self.policy
         noise = _GumbelNoise(keys, policy.vocabulary, policy.device) if temperature > 0 else None
         left = torch.full((self.batch_rows,), policy.grammar.total, device=policy.device)
@@ -139,7 +139,9 @@ class GrammarSampler:
         bins, logps = [], []
         with step_threads(policy.device):
             while True:
-                legal = legal_next(policy.lengths_V, left) | (left == 0)[:, None]  # a finished row draws what nobody reads
+                legal = (
+                    legal_next(policy.lengths_V, left) | (left == 0)[:, None]
+                )  # a finished row draws what nobody reads
                 logp = masked_log_softmax(logits, legal, temperature or 1.0)
                 chosen = (logp if noise is None else logp + noise.next()).argmax(-1)
                 bins.append(chosen)

@@ -1,9 +1,9 @@
 """The twin's text tokenizer and the fixed layout of its prompt.
 
-In: a task and the width of the action block. Out: a `tokenizers.Tokenizer` whose special families stand in the order of
-the MolmoAct2 release, and a `PromptLayout` that says where state and picture tokens go. The byte-level BPE has no regex
-pre-split and is trained on the template itself, so that a fixed phrase is one token: the released vocabulary would spend
-about 80 tokens on text that never changes. Any other text still encodes (down to bytes).
+In: a task and the width of the action block. Out: a `tokenizers.Tokenizer` whose special families stand in the order
+of the MolmoAct2 release, and a `PromptLayout` that says where state and picture tokens go. The byte-level BPE has no
+regex pre-split and is trained on the template itself, so that a fixed phrase is one token: the released vocabulary
+would spend about 80 tokens on text that never changes. Any other text still encodes (down to bytes).
 """
 
 from __future__ import annotations
@@ -26,8 +26,15 @@ IMAGE_TOKENS = (
 )  # fmt: skip
 # The eight kinds that attend to each other in both directions, across cameras.
 _BLOCK_TOKENS = (
-    "<im_patch>", "<im_col>", "<im_start>", "<low_res_im_start>", "<frame_start>", "<im_end>", "<frame_end>", "<im_low>",
-)  # fmt: skip
+    "<im_patch>",
+    "<im_col>",
+    "<im_start>",
+    "<low_res_im_start>",
+    "<frame_start>",
+    "<im_end>",
+    "<frame_end>",
+    "<im_low>",
+)
 _SPECIAL = re.compile(r"<[^<>\s]+>")
 _BASE_MULTIPLE = 64
 _JOINTS = 6
@@ -58,18 +65,25 @@ class TokenIds:
         Raises:
             ConfigError: a family is missing or not contiguous.
         """
-        found = {t: tokenizer.token_to_id(t) for t in ("<im_start>", "<im_patch>", "<state_0>", "<action_start>")}
-        block = tokenizer.token_to_id("<action_0>")
+        block = _id(tokenizer, "<action_0>")
+        state = _id(tokenizer, "<state_0>")
         expected = {
-            f"<state_{STATE_BINS - 1}>": (found["<state_0>"] or 0) + STATE_BINS - 1,
-            "<action_start>": (block or 0) - 2,
-            "<action_end>": (block or 0) - 1,
-            f"<action_{action_width - 1}>": (block or 0) + action_width - 1,
+            f"<state_{STATE_BINS - 1}>": state + STATE_BINS - 1,
+            "<action_start>": block - 2,
+            "<action_end>": block - 1,
+            f"<action_{action_width - 1}>": block + action_width - 1,
         }
-        wrong = [t for t, i in expected.items() if tokenizer.token_to_id(t) != i] + [t for t, i in found.items() if i is None]
-        if wrong:
-            raise ConfigError(f"token {wrong[0]} is missing or out of order", where="tokenizer.json")
-        return cls(found["<im_start>"], found["<state_0>"], found["<action_start>"], block, found["<im_patch>"])
+        for token, number in expected.items():
+            if tokenizer.token_to_id(token) != number:
+                raise ConfigError(f"token {token} is missing or out of order", where="tokenizer.json")
+        return cls(_id(tokenizer, "<im_start>"), state, block - 2, block, _id(tokenizer, "<im_patch>"))
+
+
+def _id(tokenizer: Tokenizer, token: str) -> int:
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise ConfigError(f"token {token} is missing", where="tokenizer.json")
+    return found
 
 
 @dataclass(frozen=True)
@@ -116,13 +130,15 @@ def build_layout(tokenizer: Tokenizer, task: str, *, tokens_per_image: int, acti
     """
     ids, text = TokenIds.of(tokenizer, action_width), normalise_task(task)
     if not text or _SPECIAL.search(text):
-        raise ConfigError(f"{task!r} is no usable task", where="policy.task", remedy="say in words what the robot should do")
+        raise ConfigError(
+            f"{task!r} is no usable task", where="policy.task", remedy="say in words what the robot should do"
+        )
     picture = "<im_start>" + "<im_patch>" * tokens_per_image + "<im_end>"
     full = prompt_text(text, [0] * _JOINTS, image=picture) + "<action_start>"
     template = np.array(tokenizer.encode(full, add_special_tokens=False).ids, dtype=np.int64)
     state, image = np.flatnonzero(template == ids.state_start), np.flatnonzero(template == ids.patch)
     assert len(state) == _JOINTS and len(image) == len(CAMERAS) * tokens_per_image
-    block = np.isin(template, [tokenizer.token_to_id(t) for t in _BLOCK_TOKENS])
+    block = np.isin(template, [_id(tokenizer, t) for t in _BLOCK_TOKENS])
     return PromptLayout(template, block, state, image)
 
 

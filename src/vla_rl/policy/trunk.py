@@ -1,13 +1,13 @@
 """The forward pass of a Molmo2 policy, without the parts that do not batch.
 
-In: a native `Molmo2ForConditionalGeneration`, a fixed prompt layout, frames and state bins as tensors. Out: hidden states
-of the action tokens and their logits over the action block. Every weight is applied by transformers' own modules (so
-adapters wrapped around a projection work); what is replaced is the glue between them, which in `model.forward` synchronises
-with the GPU four times a call (list of split sizes, two boolean gathers, a masked scatter) and builds masks anew. Tests
-hold the result equal to `model.forward`. No loss, no sampling, no text head.
+In: a native `Molmo2ForConditionalGeneration`, a fixed prompt layout, frames and state bins as tensors. Out: hidden
+states of the action tokens and their logits over the action block. Every weight is applied by transformers' own
+modules (so adapters wrapped around a projection work); what is replaced is the glue between them, which in
+`model.forward` synchronises with the GPU four times a call (list of split sizes, two boolean gathers, a masked
+scatter) and builds masks anew. Tests hold the result equal to `model.forward`. No loss, no sampling, no text head.
 
-Shapes: B rows, C cameras, P prompt tokens, T action tokens, L tokens in the text stack, D text width, J joints, V bins,
-N = B * C pictures, I image tokens per picture.
+Shapes: B rows, C cameras, P prompt tokens, T action tokens, L tokens in the text stack, D text width, J joints, V
+bins, N = B * C pictures, I image tokens per picture.
 """
 
 from __future__ import annotations
@@ -39,9 +39,16 @@ class PromptTensors:
     @classmethod
     def of(cls, layout: PromptLayout, ids: TokenIds, *, image_px: int, patch_px: int, device: str) -> PromptTensors:
         """Move a layout to `device`."""
-        arrays = (layout.template_P, layout.block_P, layout.state_slots_J, layout.image_slots_I)
-        index = pooling_index(image_px=image_px, patch_px=patch_px).to(device)
-        return cls(*(torch.from_numpy(a).to(device) for a in arrays), index, ids, image_px, patch_px)
+        return cls(
+            template_P=torch.from_numpy(layout.template_P).to(device),
+            block_P=torch.from_numpy(layout.block_P).to(device),
+            state_slots_J=torch.from_numpy(layout.state_slots_J).to(device),
+            image_slots=torch.from_numpy(layout.image_slots_I).to(device),
+            pooling_I4=pooling_index(image_px=image_px, patch_px=patch_px).to(device),
+            ids=ids,
+            image_px=image_px,
+            patch_px=patch_px,
+        )
 
     @property
     def length(self) -> int:
@@ -94,13 +101,13 @@ def prompt_embeddings(model: Any, prompt: PromptTensors, frames: Tensor, state_b
     return embedded.index_add(1, prompt.image_slots, features)
 
 
-def text_stack(model: Any, embedded: Tensor, start: int, mask: Tensor | None, cache: Any | None = None) -> Tensor:
-    """Decoder layers over [B, L, D] embeddings that stand at positions `start`, `start` + 1, ...; before the final norm.
+def text_stack(model: Any, embedded: Tensor, mask: Tensor, cache: Any | None = None) -> Tensor:
+    """Decoder layers over a whole sequence of embeddings [B, L, D]; the result is before the final norm.
 
     `cache` is anything with the `update` method of a transformers cache.
     """
     text = model.model.language_model
-    positions = torch.arange(start, start + embedded.shape[1], device=embedded.device)[None]
+    positions = torch.arange(embedded.shape[1], device=embedded.device)[None]
     tables: dict[str, Callable] = {"scaled": text.rotary_emb, "unscaled": text.rotary_emb_unscaled}
     rotary = {kind: tables[kind](embedded, position_ids=positions) for kind in set(text.rope_types)}
     hidden = embedded
@@ -115,7 +122,9 @@ def block_logits(model: Any, hidden: Tensor, block_start: int, width: int) -> Te
     return nn.functional.linear(normed, model.lm_head.weight[block_start : block_start + width]).float()
 
 
-def action_logits(model: Any, prompt: PromptTensors, width: int, frames: Tensor, state_bins_BJ: Tensor, bins_BT: Tensor) -> Tensor:
+def action_logits(
+    model: Any, prompt: PromptTensors, width: int, frames: Tensor, state_bins_BJ: Tensor, bins_BT: Tensor
+) -> Tensor:
     """Teacher-forced logits of every action token, float32 [B, T, V].
 
     Tokens only see what stands before them, so right padding of `bins_BT` (any bin) changes nothing before it.
@@ -128,5 +137,5 @@ def action_logits(model: Any, prompt: PromptTensors, width: int, frames: Tensor,
     embedded = prompt_embeddings(model, prompt, frames, state_bins_BJ)
     fed = model.model.language_model.embed_tokens(bins_BT[:, :-1].long() + prompt.ids.action_block)
     sequence = torch.cat([embedded, fed.to(embedded.dtype)], dim=1)
-    hidden = text_stack(model, sequence, 0, prompt.attention_mask(sequence.shape[1]))
+    hidden = text_stack(model, sequence, prompt.attention_mask(sequence.shape[1]))
     return block_logits(model, hidden[:, prompt.length - 1 :], prompt.ids.action_block, width)

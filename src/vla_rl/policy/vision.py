@@ -26,7 +26,9 @@ def pack_frames(frames: Tensor, *, image_px: int, patch_px: int) -> Tensor:
         ConfigError: the frames are not uint8 colour pictures.
     """
     if frames.dtype != torch.uint8 or frames.ndim < 3 or frames.shape[-1] != 3:
-        raise ConfigError(f"frames are {frames.dtype} {tuple(frames.shape)}, not uint8 [..., height, width, 3]", where="frames")
+        raise ConfigError(
+            f"frames are {frames.dtype} {tuple(frames.shape)}, not uint8 [..., height, width, 3]", where="frames"
+        )
     pictures = frames.reshape(-1, *frames.shape[-3:])
     values = pictures.float()
     if pictures.shape[1:3] != (image_px, image_px):
@@ -38,7 +40,7 @@ def pack_frames(frames: Tensor, *, image_px: int, patch_px: int) -> Tensor:
 
 
 def pooling_index(*, image_px: int, patch_px: int) -> Tensor:
-    """The patches of one picture that each image token pools, int64 [I, 4]; -1 pads an odd grid on the right and below."""
+    """The patches of one picture that each image token pools, int64 [I, 4]; -1 pads an odd grid right and below."""
     grid = image_px // patch_px
     odd = grid % 2
     index = pad(torch.arange(grid * grid).reshape(grid, grid), (0, odd, 0, odd), value=-1)
@@ -47,6 +49,6 @@ def pooling_index(*, image_px: int, patch_px: int) -> Tensor:
 
 
 def batch_pooling_index(index_I4: Tensor, pictures: int, patches: int) -> Tensor:
-    """`pooling_index` of many pictures with indices that run over all of them, int64 [N * I, 4] (as transformers wants)."""
+    """`pooling_index` of many pictures, indices running over all of them, int64 [N * I, 4] (as transformers wants)."""
     offset = torch.arange(pictures, device=index_I4.device)[:, None, None] * patches
     return torch.where(index_I4 >= 0, index_I4 + offset, index_I4).reshape(-1, index_I4.shape[1])
