@@ -95,6 +95,7 @@ def test_the_first_update_is_on_policy_and_the_weights_move(reference):
     rows = read(path, "train.jsonl")
     first = rows[0]
     assert abs(first["mean_ratio"] - 1) < 1e-4 and first["clip_fraction"] == 0 and first["rollout_gap"] < 1e-5
+    assert all(row["rollout_gap"] < 1e-5 for row in rows)  # later waves too: the sampler follows the weights
     assert any(row["grad_norm"] for row in rows)
     states = [load_checkpoint(path).state for path in checkpoints(path / "checkpoints")]
     assert len({s["policy_digest"] for s in states} | {(path / "base_policy.sha256").read_text().strip()}) == 3
