@@ -1,4 +1,4 @@
-"""The real task and a twin of the bundled size (random weights): same episodes everywhere, agreeing log-probabilities."""
+"""The real task and a twin of the bundled size (random weights): same episodes everywhere, one likelihood."""
 
 from __future__ import annotations
 
