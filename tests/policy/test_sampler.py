@@ -92,6 +92,15 @@ def test_a_row_feels_neither_its_slot_nor_its_neighbours_nor_the_batch_order(pol
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3], indirect=True)
+def test_prefill_of_the_full_size_twin_does_not_depend_on_the_slot(boat_policy, observations, threads: int):
+    decoder, order = Decoder(boat_policy, 8), [3, 0, 7, 5, 1, 6, 2, 4]
+    frames, state = boat_policy.frames_tensor(observations), boat_policy.state_tensor(observations)
+    with torch.no_grad():
+        straight = decoder.prefill(frames, state)
+        assert torch.equal(decoder.prefill(frames[order], state[order]), straight[order])
+
+
 @pytest.mark.parametrize("field", ["seed", "draw", "replan"])
 def test_every_part_of_the_key_changes_the_tokens(sampler, requests, field: str):
     request = requests[0]

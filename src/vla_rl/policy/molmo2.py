@@ -183,7 +183,7 @@ def save_model(model: Any, directory: Path) -> None:
 
 
 def _stable(config: dict[str, Any]) -> dict[str, Any]:
-    """Without what transformers notes down about how a model object came to be, so that equal models give equal files."""
+    """Without what transformers notes about how an object came to be, so that equal models give equal files."""
     kept = {k: v for k, v in config.items() if k not in ("_name_or_path", "dtype")}
     return {k: _stable(v) if isinstance(v, dict) else v for k, v in kept.items()}
 
