@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vla_rl.policy.fast import FastCodec
-from vla_rl.policy.molmo2 import TwinArchitecture
+from vla_rl.policy.molmo2 import BOAT_TINY, TwinArchitecture
 from vla_rl.policy.normalise import NormStats
 from vla_rl.policy.policy import VlaPolicy, new_twin
 from vla_rl.policy.prompt import Observation
@@ -50,6 +50,12 @@ def codec(stats: NormStats) -> FastCodec:
 def policy(codec: FastCodec, stats: NormStats) -> VlaPolicy:
     """Shared: tests that change weights must build their own."""
     return new_twin(codec=codec, stats=stats, task=TASK, seed=0, architecture=MINI)
+
+
+@pytest.fixture(scope="session")
+def boat_policy(codec: FastCodec, stats: NormStats) -> VlaPolicy:
+    """The full-size twin, fresh weights; shared."""
+    return new_twin(codec=codec, stats=stats, task=TASK, seed=0, architecture=BOAT_TINY)
 
 
 @pytest.fixture(scope="session")

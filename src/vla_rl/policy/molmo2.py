@@ -174,9 +174,18 @@ def save_model(model: Any, directory: Path) -> None:
         # transformers splits the table into equal halves; a release splits it where the base vocabulary ends.
         released[key] = whole[:base] if key.endswith("wte.embedding") else whole[base:]
     save_file({k: v.contiguous().clone() for k, v in released.items()}, directory / WEIGHTS, metadata={"format": "pt"})
-    known = {k: v for k, v in model.config.to_dict().items() if k != "_name_or_path"}
-    config = {**known, "architectures": ["Molmo2ForConditionalGeneration"], "dtype": "float32"}
+    config = {
+        **_stable(model.config.to_dict()),
+        "architectures": ["Molmo2ForConditionalGeneration"],
+        "dtype": "float32",
+    }
     (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def _stable(config: dict[str, Any]) -> dict[str, Any]:
+    """Without what transformers notes about how an object came to be, so that equal models give equal files."""
+    kept = {k: v for k, v in config.items() if k not in ("_name_or_path", "dtype")}
+    return {k: _stable(v) if isinstance(v, dict) else v for k, v in kept.items()}
 
 
 def load_model(directory: Path) -> Any:

@@ -131,7 +131,7 @@ class GrammarSampler:
     def _decode(
         self, observations: Sequence[Observation], keys: Sequence[tuple[int, int, int, int]], temperature: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Bins int64 [R, T] and log-probabilities float32 [R, T] until all rows are complete; arbitrary past a row's end."""
+        """Bins int64 [R, T] and log-probabilities float32 [R, T]; arbitrary past the end of a row."""
         policy = self.policy
         noise = _GumbelNoise(keys, policy.vocabulary, policy.device) if temperature > 0 else None
         left = torch.full((self.batch_rows,), policy.grammar.total, device=policy.device)
