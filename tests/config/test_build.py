@@ -26,7 +26,9 @@ def test_a_nested_target_is_checked_as_well():
 
 
 def test_an_allowed_target_is_built_with_configuration_and_runtime_arguments():
-    band = build({"_target_": "vla_rl.seeds.Band", "first": 1, "last": 2, "purpose": "x"}, {"uses": frozenset({"eval"})})
+    band = build(
+        {"_target_": "vla_rl.seeds.Band", "first": 1, "last": 2, "purpose": "x"}, {"uses": frozenset({"eval"})}
+    )
     assert (band.first, band.last, band.uses) == (1, 2, frozenset({"eval"}))
 
 

@@ -194,7 +194,7 @@ class DemosConfig:
 
 @dataclass
 class TwinConfig:
-    patch_px: int = key(8, "side of a vision patch; 2x2 patches become one image token")
+    patch_px: int = key(14, "side of a vision patch; 2x2 patches become one image token")
     vision_width: int = key(128, "width of the vision transformer")
     vision_layers: int = key(4, "layers of the vision transformer")
     vision_mlp: int = key(512, "hidden width of its feed-forward layers")

@@ -1,44 +1,46 @@
 """Paired read of two evaluations of the same seeds.
 
-In: two `EvalResult`s. Out: what changed, with an interval over seeds. No verdict words: judging belongs to a
-registration.
+In: two lists of episode rows (`seed`, `success`, `reward`), as `episodes.jsonl` and `eval.json` hold them. Out: what
+changed, with an interval over seeds. No verdict words: judging belongs to a registration.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vla_rl.errors import UsageError
-from vla_rl.evals.heldout import EvalResult
 from vla_rl.stats.bootstrap import PairedDifference, paired_bootstrap
 
 
-def compare(before: EvalResult, after: EvalResult) -> dict[str, Any]:
+def compare(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Paired differences after - before in success and reward, each with a 95 % percentile bootstrap interval.
 
+    Args:
+        before, after: one row per seed.
+
+    Returns:
+        `success` and `reward_cm` (None if no pair has both rewards), and how many seeds were `won` and `lost`.
+
     Raises:
-        UsageError: different seeds or temperatures.
+        UsageError: the two sides hold different seeds, or none.
     """
-    if before.summary["temperature"] != after.summary["temperature"]:
-        raise UsageError("the two evaluations used different temperatures", where="paired read")
-    success = paired_bootstrap(_successes(before), _successes(after))
-    scored = {s for s, value in before.rewards.items() if value is not None and after.rewards.get(s) is not None}
-    rewards = [{s: float(r.rewards[s] or 0.0) for s in scored} for r in (before, after)]
+    won_before, won_after = _column(before, "success"), _column(after, "success")
+    success = paired_bootstrap(won_before, won_after)
+    paid_before, paid_after = _column(before, "reward"), _column(after, "reward")
+    scored = paid_before.keys() & paid_after.keys()
+    reward = (
+        paired_bootstrap({s: paid_before[s] for s in scored}, {s: paid_after[s] for s in scored}) if scored else None
+    )
     return {
         "success": _as_dict(success),
-        "reward_cm": _as_dict(paired_bootstrap(*rewards)) if scored else None,
-        "won": sum(a > b for b, a in _pairs(before, after)),
-        "lost": sum(a < b for b, a in _pairs(before, after)),
+        "reward_cm": _as_dict(reward) if reward else None,
+        "won": sum(won_after[s] > won_before[s] for s in won_before),
+        "lost": sum(won_after[s] < won_before[s] for s in won_before),
     }
 
 
-def _successes(result: EvalResult) -> dict[int, float]:
-    return {e.spec.seed: float(bool(e.metrics["success"])) for e in result.episodes}
-
-
-def _pairs(before: EvalResult, after: EvalResult) -> list[tuple[float, float]]:
-    later = _successes(after)
-    return [(value, later[seed]) for seed, value in _successes(before).items()]
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]:
+    return {row["seed"]: float(row[name]) for row in rows if row[name] is not None}
 
 
 def _as_dict(read: PairedDifference) -> dict[str, Any]:

@@ -71,13 +71,13 @@ def steps(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_row(
             str(row["step"]),
             f"{row['successes']}/{row['episodes']}",
-            _number(row["reward_mean"], "+.2f"),
+            number(row["reward_mean"], "+.2f"),
             f"{row['groups_kept']}/{row['groups_total']}",
-            _number(row["mean_ratio"], ".4f"),
-            _number(row["clip_fraction"], ".3f"),
-            _number(row["grad_norm"], ".2f"),
-            _number(row["rollout_s"], ".1f"),
-            _number(row["update_s"], ".1f"),
+            number(row["mean_ratio"], ".4f"),
+            number(row["clip_fraction"], ".3f"),
+            number(row["grad_norm"], ".2f"),
+            number(row["rollout_s"], ".1f"),
+            number(row["update_s"], ".1f"),
         )
     return table
 
@@ -87,10 +87,11 @@ def _count(summary: Mapping[str, Any]) -> str:
 
 
 def _mean(summary: Mapping[str, Any]) -> str:
-    return _number(summary["reward_mean"], "+.2f")
+    return number(summary["reward_mean"], "+.2f")
 
 
-def _number(value: float | None, form: str) -> str:
+def number(value: float | None, form: str) -> str:
+    """`value` in a format, or a dash where there is none."""
     return "–" if value is None else format(value, form)
 
 

@@ -1,0 +1,164 @@
+"""`vla-rl train`: the single trainer entrypoint. Composes, wires, runs, and shows what came out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vla_rl.cli.options import parse, print_json
+from vla_rl.cli.session import new_run_dir, prepare_torch
+from vla_rl.config.compose import compose
+from vla_rl.config.reader import ConfigReader
+from vla_rl.config.schema import CheckpointConfig, EvalConfig, GeometryConfig, LossConfig, OptimConfig, RunConfig
+from vla_rl.errors import EXIT_OK, ConfigError, UsageError, VlaRlError
+from vla_rl.prereg.identity import identity
+from vla_rl.report.progress import ProgressView
+from vla_rl.report.training import TrainingView, closing, show_closing
+from vla_rl.seeds import check_disjoint, check_use, parse_seeds
+from vla_rl.sim.canary import require_rendering
+
+if TYPE_CHECKING:
+    from vla_rl.rl.plan import Outcome
+    from vla_rl.rl.rundir import RunDir
+
+EXAMPLES = (
+    "vla-rl train experiment=quickstart",
+    "vla-rl train experiment=quickstart run.steps=30 eval.seeds=300-399",
+    "vla-rl train experiment=quickstart surface=patch_only optim.lr=1e-4 run.dir=outputs/patch",
+    "vla-rl train run.resume=outputs/patch",
+)
+# What may differ when a run is continued: how long and how parallel it works, never what it computes.
+FREE_AT_RESUME = ("run.resume", "run.dir", "run.max_wall_s", "pool.workers", "pool.timeout_s")
+
+
+def run(argv: Sequence[str]) -> int:
+    """Start or continue a run; the table at the end, or one JSON object with --json."""
+    options = parse("train", argv, "Token-level GRPO on real episodes.", EXAMPLES)
+    reader = _compose(options.overrides)
+    with ProgressView() as view:
+        outcome, directory = _train(reader, TrainingView(view))
+        summary = closing(directory, finished=outcome.finished)
+        if options.json:
+            print_json(summary)
+        else:
+            show_closing(view, summary)
+    return EXIT_OK
+
+
+def _compose(overrides: tuple[str, ...]) -> ConfigReader:
+    """The configuration of the command line, or that of the run to continue."""
+    reader = compose("config", overrides) if not any(o.startswith("run.resume=") for o in overrides) else None
+    if reader is not None:
+        return reader
+    from vla_rl.rl.rundir import stored_config
+
+    allowed = tuple(o for o in overrides if o.split("=")[0] in FREE_AT_RESUME)
+    refused = [o for o in overrides if o not in allowed]
+    if refused:
+        raise UsageError(
+            f"a run is continued with its own configuration; {refused[0]} would change it",
+            where="command line",
+            remedy=f"beside run.resume only {', '.join(FREE_AT_RESUME[2:])} may be given",
+        )
+    given = dict(o.split("=", 1) for o in allowed)
+    directory = given["run.resume"]
+    tree = stored_config(Path(directory))
+    tree["run"] = {**tree["run"], "resume": directory, "dir": directory}
+    for path, text in given.items():
+        section, _, key = path.partition(".")
+        if section == "pool" and key in tree["pool"]:
+            tree["pool"][key] = int(text) if key == "workers" else float(text)
+        elif path == "run.max_wall_s":
+            tree["run"][key] = None if text == "null" else float(text)
+    return ConfigReader(tree, overrides)
+
+
+def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
+    settings = reader.section("run", RunConfig)
+    geometry, held_out = reader.section("geometry", GeometryConfig), reader.section("eval", EvalConfig)
+    seeds = parse_seeds(held_out.seeds)
+    check_use(seeds, "eval", where="eval.seeds")
+    require_rendering()
+    device = prepare_torch(settings.device, settings.threads, settings.seed)
+    from vla_rl.evals.heldout import evaluate
+    from vla_rl.rl.plan import Geometry
+    from vla_rl.rl.reward import documented_reward
+    from vla_rl.rl.summary import Evaluation, episode_row
+    from vla_rl.rl.trainer import GrpoTrainer
+
+    check_disjoint(Geometry.of(geometry).training_seeds(settings.steps), seeds)
+    if held_out.frames != "own":
+        raise ConfigError("a training run evaluates the policy with its own frames", where="eval.frames", remedy="own")
+    policy = reader.component("policy", device=device)
+    sampler = reader.component("sampler", policy=policy, run_seed=settings.seed)
+    surface, reward, mirror = reader.component("surface"), reader.component("reward"), reader.component("logger")
+    sim, documented = reader.component_spec("sim"), documented_reward()
+    run_dir = _open(reader, settings)
+    try:
+        with reader.component("pool", env_spec=sim, plugins=reader.plugins, on_event=view.on_event) as pool:
+            slots, temperature = held_out.slots, held_out.temperature
+
+            def evaluate_held_out(step: int) -> Evaluation:
+                result = evaluate(
+                    sampler=sampler,
+                    pool=pool,
+                    reward=documented,
+                    seeds=seeds,
+                    temperature=temperature,
+                    slots=slots,
+                    on_event=view.on_event,
+                )
+                rows = (episode_row("eval", step, e, documented.terms(e.metrics)) for e in result.episodes)
+                return Evaluation(result.summary, tuple(rows))
+
+            trainer = GrpoTrainer(
+                policy=policy,
+                sampler=sampler,
+                pool=pool,
+                surface=surface,
+                reward=reward,
+                geometry=geometry,
+                loss=reader.section("loss", LossConfig),
+                optim=reader.section("optim", OptimConfig),
+                checkpoint=reader.section("checkpoint", CheckpointConfig),
+                steps=settings.steps,
+                slots=slots,
+                max_replans=math.ceil(sim["max_ticks"] / sim["execute_ticks"]),
+                run_dir=run_dir,
+                evaluate=evaluate_held_out,
+                max_wall_s=settings.max_wall_s,
+                on_event=view.on_event,
+            )
+            reader.check_consumed()
+            return _run(trainer, mirror, reader, run_dir.path, view), run_dir.path
+    finally:
+        run_dir.close()
+
+
+def _run(trainer: Any, mirror: Any, reader: ConfigReader, directory: Path, view: TrainingView) -> Outcome:
+    """Run the trainer with its mirror open, and tell the mirror how it ended."""
+    mirror.start(directory.name, str(directory), reader.tree)
+    view.mirror = mirror
+    code = 1
+    try:
+        outcome = trainer.run()
+        code = EXIT_OK
+    except VlaRlError as error:
+        code = error.exit_code
+        raise
+    finally:
+        mirror.finish(code)
+    return outcome
+
+
+def _open(reader: ConfigReader, settings: RunConfig) -> RunDir:
+    """The run directory: created exclusively, or the one to continue."""
+    from vla_rl.rl.rundir import RunDir
+
+    manifest = {**identity(), "overrides": list(reader.overrides), "config_digest": reader.digest(*FREE_AT_RESUME)}
+    name, resume, directory = settings.name, settings.resume, settings.dir
+    if resume:
+        return RunDir.resume(Path(resume), config=reader.tree, manifest=manifest, free=FREE_AT_RESUME)
+    return RunDir.create(Path(directory or new_run_dir(name)), config=reader.tree, manifest=manifest)

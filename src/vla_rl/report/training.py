@@ -1,0 +1,114 @@
+"""What a training run shows: progress from its events, and the closing table from its files.
+
+In: events, and a run directory. Out: lines, bars and tables on the terminal; rows to a mirror. Every number of the closing
+summary is read back from the run's own files, so that what a person sees is what a machine can check.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vla_rl.evals.paired import compare
+from vla_rl.report import tables
+from vla_rl.report.mirror import Mirror, NoMirror
+from vla_rl.report.progress import ProgressView
+from vla_rl.rl import events
+from vla_rl.rollout.events import EpisodeRestarted, Event, PredictRound, WorkerReplaced
+
+
+class TrainingView:
+    """Turns a run's events into progress.
+
+    Args:
+        view: where to show them.
+        mirror: gets every step and evaluation row.
+    """
+
+    def __init__(self, view: ProgressView, mirror: Mirror | None = None) -> None:
+        self.view, self.mirror = view, mirror or NoMirror()
+        self._phase, self._stored = "starting", 0
+
+    def on_event(self, event: Event) -> None:
+        """Handle one event; unknown ones are ignored."""
+        say = self.view.say
+        match event:
+            case events.RunStarted():
+                done = f", {event.completed_steps} of them done" if event.completed_steps else ""
+                say(f"run directory {event.run_dir}: {event.total_steps} steps{done}")
+            case events.EvalStarted():
+                self._phase, self._stored = f"held-out evaluation after {event.step} updates", 0
+            case events.WaveStarted():
+                self._phase, self._stored = f"step {event.step}: episodes", event.stored
+            case PredictRound():
+                done, total = event.done + self._stored, event.total + self._stored
+                self.view.advance(self._phase, done, total, "episodes")
+            case events.UpdateProgress():
+                self.view.advance(f"step {event.step}: update", event.done, event.total, "rows")
+            case events.StepDone():
+                self.mirror.log("train", event.row)
+                say(_step_line(event.row, event.total_steps))
+            case events.EvalDone():
+                self.mirror.log("eval", event.row)
+                row = event.row
+                say(f"held-out after {event.step} updates: {row['successes']}/{row['trials']} successes")
+            case EpisodeRestarted():
+                say(f"episode {event.episode_id} is redone (attempt {event.attempt}): {event.reason}")
+            case WorkerReplaced():
+                say(f"{event.worker} was replaced: {event.reason}")
+            case events.RunEnded(finished=False):
+                say(f"stopped after step {event.step}: {event.reason}")
+
+
+def closing(directory: Path, *, finished: bool) -> dict[str, Any]:
+    """Summary of a run from its files.
+
+    Returns:
+        JSON-able: `run_dir`, `finished`, `steps` (rows of train.jsonl), `before`, `after` (rows of eval.jsonl) and `read`
+        (the paired read); the last three are None where an evaluation is missing.
+    """
+    evaluations = _rows(directory / "eval.jsonl")
+    complete = finished and len(evaluations) > 1
+    episodes = [row for row in _rows(directory / "episodes.jsonl") if row["phase"] == "eval"] if complete else []
+    sides = [[e for e in episodes if e["step"] == evaluations[i]["step"]] for i in (0, -1)] if complete else []
+    return {
+        "run_dir": str(directory),
+        "finished": finished,
+        "steps": _rows(directory / "train.jsonl"),
+        "before": evaluations[0] if evaluations else None,
+        "after": evaluations[-1] if complete else None,
+        "read": compare(*sides) if complete else None,
+    }
+
+
+def show_closing(view: ProgressView, summary: dict[str, Any]) -> None:
+    """The table at the end of a run, where its files are and what to try next."""
+    directory = summary["run_dir"]
+    if summary["steps"]:
+        view.show(tables.steps(summary["steps"]))
+    if not summary["finished"]:
+        view.say(f"continue with: vla-rl train run.resume={directory}")
+        return
+    if summary["read"]:
+        view.show(tables.before_and_after(summary["before"], summary["after"], summary["read"]))
+    view.say(
+        f"files:    {directory}  (train.jsonl, eval.jsonl, episodes.jsonl, config.yaml, checkpoints/)\n"
+        "try next: more steps      vla-rl train experiment=quickstart run.steps=30\n"
+        "          more seeds      vla-rl train experiment=quickstart eval.seeds=300-399\n"
+        "          a smaller step  vla-rl train experiment=quickstart surface=patch_only\n"
+        "          the base alone  vla-rl eval eval.seeds=300-399"
+    )
+
+
+def _step_line(row: dict[str, Any], total: int) -> str:
+    reward = tables.number(row["reward_mean"], "+.2f")
+    return (
+        f"step {row['step']}/{total}: {row['successes']}/{row['episodes']} successes, reward {reward} cm, "
+        f"{row['groups_kept']}/{row['groups_total']} groups kept, "
+        f"episodes {row['rollout_s']:.0f} s, update {row['update_s']:.0f} s"
+    )
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
