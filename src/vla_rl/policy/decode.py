@@ -5,7 +5,13 @@ transformers' modules (`vla_rl.policy.trunk`). A step does the same arithmetic o
 small, the modules' some 60 small operations a layer cost several times what the arithmetic does. Tests hold both
 together.
 
-On the CPU a row's numbers must not depend on its slot. A matrix product that several threads share treats the rows of
+On the CPU a step gives bit for bit what a teacher-forced pass over the whole stream gives, so that stored and
+recomputed log-probabilities are equal; in float32 they would otherwise drift apart by 2e-5 in a trained twin. Four
+things make it so: weights are concatenated but never multiplied into each other, a product is rounded before it is
+added to the residual, every product has at least `ALIKE_ROWS` rows (MKL takes other kernels for 1 and 2), and
+attention reads keys in whole vectors of `VECTOR` with the rest masked.
+
+Nor may a row's numbers depend on its slot there. A matrix product that several threads share treats the rows of
 its last, partial tile differently (MKL: steps of 5, 6, 7 and 10 rows on 2 threads; prefills of 2 or more rows on 3). So
 steps run on one thread, where they are as fast at these sizes, and prefill goes in the groups of `prefill_rows`.
 
@@ -21,10 +27,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, scaled_dot_product_attention, silu
+from torch.nn.functional import linear, pad, scaled_dot_product_attention, silu
 
 from vla_rl.policy.policy import VlaPolicy
-from vla_rl.policy.trunk import block_logits, prompt_embeddings, text_stack
+from vla_rl.policy.trunk import VECTOR, block_logits, prompt_embeddings, text_stack
+
+ALIKE_ROWS = 4  # fewest rows of a matrix product that round as any larger number of rows does
 
 
 class DecodeCache:
@@ -50,11 +58,13 @@ class DecodeCache:
 
 @dataclass(frozen=True)
 class _Layer:
-    """Weights of one decoder layer for a step, norms folded into the projections that follow them."""
+    """Weights of one decoder layer for a step; projections of one input are concatenated."""
 
+    attention_norm_D: Tensor
     query_key_value: Tensor
     query_key_norm_HE: Tensor
     out: Tensor
+    mlp_norm_D: Tensor
     gate_up: Tensor
     down: Tensor
     cos_LE: Tensor
@@ -74,7 +84,7 @@ class Decoder:
         text = policy.model.config.text_config
         self._heads, self._groups, self._width = text.num_attention_heads, text.num_key_value_heads, text.head_dim
         self._eps = text.rms_norm_eps
-        length = policy.prompt.length + policy.grammar.total
+        length = -(-(policy.prompt.length + policy.grammar.total) // VECTOR) * VECTOR
         keys = policy.model.lm_head.weight.detach().new_zeros(
             text.num_hidden_layers, rows, self._groups, length, self._width
         )
@@ -89,13 +99,12 @@ class Decoder:
             state_bins_RJ: integer [R, joint].
         """
         policy, prompt = self.policy, self.policy.prompt
-        mask = prompt.attention_mask(prompt.length)
         at_once = prefill_rows(self.rows) if frames.device.type == "cpu" else self.rows
         last = []
         for i in range(0, self.rows, at_once):
             rows = slice(i, i + at_once)
             embedded = prompt_embeddings(policy.model, prompt, frames[rows], state_bins_RJ[rows])
-            hidden = text_stack(policy.model, embedded, mask, self._cache.rows(rows))
+            hidden = text_stack(policy.model, prompt, embedded, self._cache.rows(rows))
             last.append(block_logits(policy.model, hidden[:, -1], prompt.ids.action_block, policy.vocabulary))
         self._cache.position = prompt.length
         self._read_weights(length=self._cache.keys.shape[3])
@@ -105,27 +114,31 @@ class Decoder:
         """Feed one bin per row; logits of the next, [R, V]."""
         hidden, cache = self._embedding[bins_R], self._cache
         heads, groups, width, end = self._heads, self._groups, self._width, cache.position + 1
+        padded, idle = -(-end // VECTOR) * VECTOR, max(0, ALIKE_ROWS - heads // groups)
+        seen = (torch.arange(padded, device=hidden.device) < end)[None, None, None]
         for i, layer in enumerate(self._layers):
-            projected = linear(_rms(hidden, self._eps), layer.query_key_value).unflatten(1, (heads + 2 * groups, width))
-            rotated = _rms(projected[:, : heads + groups], self._eps) * layer.query_key_norm_HE
+            normed = layer.attention_norm_D * _rms(hidden, self._eps)
+            projected = linear(normed, layer.query_key_value).unflatten(1, (heads + 2 * groups, width))
+            rotated = layer.query_key_norm_HE * _rms(projected[:, : heads + groups], self._eps)
             swapped = torch.cat((-rotated[..., width // 2 :], rotated[..., : width // 2]), dim=-1)
             rotated = rotated * layer.cos_LE[end - 1] + swapped * layer.sin_LE[end - 1]
             cache.keys[i, :, :, end - 1] = rotated[:, heads:]
             cache.values[i, :, :, end - 1] = projected[:, heads + groups :]
             # Queries that share a key head become a query sequence, so keys need not be repeated.
-            queries = rotated[:, :heads].reshape(self.rows, groups, heads // groups, width)
-            read = scaled_dot_product_attention(queries, cache.keys[i, :, :, :end], cache.values[i, :, :, :end])
-            hidden = torch.addmm(hidden, read.reshape(self.rows, heads * width), layer.out)
-            gate, up = linear(_rms(hidden, self._eps), layer.gate_up).chunk(2, dim=1)
-            hidden = torch.addmm(hidden, silu(gate) * up, layer.down)
+            queries = pad(rotated[:, :heads].reshape(self.rows, groups, heads // groups, width), (0, 0, 0, idle))
+            keys, values = cache.keys[i, :, :, :padded], cache.values[i, :, :, :padded]
+            read = scaled_dot_product_attention(queries, keys, values, attn_mask=seen)[:, :, : heads // groups]
+            hidden = hidden + linear(read.reshape(self.rows, heads * width), layer.out)
+            gate, up = linear(layer.mlp_norm_D * _rms(hidden, self._eps), layer.gate_up).chunk(2, dim=1)
+            hidden = hidden + linear(silu(gate) * up, layer.down)
         cache.position = end
-        return linear(_rms(hidden, self._eps), self._head).float()
+        return linear(self._final_norm_D * _rms(hidden, self._eps), self._head).float()
 
     def _read_weights(self, length: int) -> None:
         model, ids = self.policy.model, self.policy.prompt.ids
         text, block = model.model.language_model, slice(ids.action_block, ids.action_block + self.policy.vocabulary)
         self._embedding = text.embed_tokens.weight[block]
-        self._head = model.lm_head.weight[block] * text.norm.weight
+        self._head, self._final_norm_D = model.lm_head.weight[block], text.norm.weight
         positions = torch.arange(length, device=self._head.device)[None]
         rotary = {"scaled": text.rotary_emb, "unscaled": text.rotary_emb_unscaled}
         tables = {kind: rotary[kind](self._head, position_ids=positions) for kind in set(text.rope_types)}
@@ -138,11 +151,13 @@ class Decoder:
         projections = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
         norms = [attention.q_norm.weight.expand(self._heads, -1), attention.k_norm.weight.expand(self._groups, -1)]
         return _Layer(
-            query_key_value=projections * layer.input_layernorm.weight,
+            attention_norm_D=layer.input_layernorm.weight,
+            query_key_value=projections,
             query_key_norm_HE=torch.cat(norms),
-            out=attention.o_proj.weight.t(),
-            gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]) * layer.post_attention_layernorm.weight,
-            down=mlp.down_proj.weight.t(),
+            out=attention.o_proj.weight,
+            mlp_norm_D=layer.post_attention_layernorm.weight,
+            gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
+            down=mlp.down_proj.weight,
             cos_LE=cos[0],
             sin_LE=sin[0],
         )

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from vla_rl.policy.tokenizer import PromptLayout, TokenIds
 from vla_rl.policy.vision import pack_frames, pooling_index
 
+VECTOR = 8  # float32 numbers in a vector register of the narrowest processor supported (AVX2)
+
 
 @dataclass(frozen=True)
 class PromptTensors:
@@ -101,19 +103,24 @@ def prompt_embeddings(model: Any, prompt: PromptTensors, frames: Tensor, state_b
     return embedded.index_add(1, prompt.image_slots, features)
 
 
-def text_stack(model: Any, embedded: Tensor, mask: Tensor, cache: Any | None = None) -> Tensor:
+def text_stack(model: Any, prompt: PromptTensors, embedded: Tensor, cache: Any | None = None) -> Tensor:
     """Decoder layers over a whole sequence of embeddings [B, L, D]; the result is before the final norm.
 
-    `cache` is anything with the `update` method of a transformers cache.
+    The sequence is padded on the right to whole vectors, so that a token's attention rounds alike whatever the length
+    of the sequence and in one-token steps (`vla_rl.policy.decode`); nothing looks at the padding.
+
+    `cache` is anything with the `update` method of a transformers cache; it sees the padding too.
     """
-    text = model.model.language_model
+    text, length = model.model.language_model, embedded.shape[1]
+    embedded = nn.functional.pad(embedded, (0, 0, 0, -length % VECTOR))
+    mask = prompt.attention_mask(embedded.shape[1])
     positions = torch.arange(embedded.shape[1], device=embedded.device)[None]
     tables: dict[str, Callable] = {"scaled": text.rotary_emb, "unscaled": text.rotary_emb_unscaled}
     rotary = {kind: tables[kind](embedded, position_ids=positions) for kind in set(text.rope_types)}
     hidden = embedded
     for layer, kind in zip(text.layers, text.rope_types, strict=True):
         hidden = layer(hidden, attention_mask=mask, position_embeddings=rotary[kind], cache=cache)
-    return hidden
+    return hidden[:, :length]
 
 
 def block_logits(model: Any, hidden: Tensor, block_start: int, width: int) -> Tensor:
@@ -137,5 +144,5 @@ def action_logits(
     embedded = prompt_embeddings(model, prompt, frames, state_bins_BJ)
     fed = model.model.language_model.embed_tokens(bins_BT[:, :-1].long() + prompt.ids.action_block)
     sequence = torch.cat([embedded, fed.to(embedded.dtype)], dim=1)
-    hidden = text_stack(model, sequence, prompt.attention_mask(sequence.shape[1]))
+    hidden = text_stack(model, prompt, sequence)
     return block_logits(model, hidden[:, prompt.length - 1 :], prompt.ids.action_block, width)

@@ -1,7 +1,7 @@
 """What a training run shows: progress from its events, and the closing table from its files.
 
-In: events, and a run directory. Out: lines, bars and tables on the terminal; rows to a mirror. Every number of the closing
-summary is read back from the run's own files, so that what a person sees is what a machine can check.
+In: events, and a run directory. Out: lines, bars and tables on the terminal; rows to a mirror. Every number of the
+closing summary is read back from the run's own files, so that what a person sees is what a machine can check.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def closing(directory: Path, *, finished: bool) -> dict[str, Any]:
     """Summary of a run from its files.
 
     Returns:
-        JSON-able: `run_dir`, `finished`, `steps` (rows of train.jsonl), `before`, `after` (rows of eval.jsonl) and `read`
-        (the paired read); the last three are None where an evaluation is missing.
+        JSON-able: `run_dir`, `finished`, `steps` (rows of train.jsonl), `before`, `after` (rows of eval.jsonl) and
+        `read` (the paired read); the last three are None where an evaluation is missing.
     """
     evaluations = _rows(directory / "eval.jsonl")
     complete = finished and len(evaluations) > 1

@@ -1,8 +1,8 @@
 """Render canary in a process of its own: ``python -m vla_rl.sim.canary`` exits 0 if this machine renders, else 2.
 
-In: nothing. Out: the backend's name, or one error with its remedy as JSON. A driver may crash or hang instead of failing,
-and a software rasteriser and torch's compiler each bring an LLVM that must be loaded in the right order; a child process
-keeps both away from the policy.
+In: nothing. Out: the backend's name, or one error with its remedy as JSON. A driver may crash or hang instead of
+failing, and a software rasteriser and torch's compiler each bring an LLVM that must be loaded in the right order; a
+child process keeps both away from the policy.
 """
 
 from __future__ import annotations
