@@ -1,0 +1,69 @@
+"""A user's mistake is one message with its remedy, exit code 2, and no traceback."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def vla_rl(*arguments, **environment):
+    command = [sys.executable, "-m", "vla_rl.cli.main", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["train", "geometry.seds=4"], "did you mean geometry.seeds?"),
+        (["train", "reward=v9"], "options: v1"),
+        (["train", "run.device=tpu"], "auto, cpu or cuda"),
+        (["train", "eval.seeds=200000"], "may not be used for eval"),
+        (["train", "geometry.train_seed_base=300"], "may not be used for train"),
+        (["train", "run.resume=/nowhere"], "/nowhere"),
+        (["train", "geometry.draws=1"], "draws"),
+        (["train", "policy.checkpoint=/nowhere"], "policy.checkpoint"),
+        (["eval", "eval.frames=black"], "own or foreign"),
+        (["eval", "eval.seeds=3-1"], "backwards"),
+        (["demos", "demos.seeds=0-9"], "may not be used for demos"),
+        (["sft"], "sft.demos"),
+        (["sft", "sft.demos=/nowhere"], "/nowhere"),
+        (["trian"], "invalid choice"),
+        ([], "command"),
+    ],
+)
+def test_a_mistake_is_named_with_its_remedy(tmp_path, arguments, expected):
+    directory = [f"run.dir={tmp_path / 'out'}"] if arguments and arguments[0] in ("train", "eval", "demos") else []
+    done = vla_rl(*arguments, *directory)
+    assert done.returncode == 2, done.stderr
+    assert expected in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "demos"])
+def test_a_missing_gl_library_names_the_package(command, tmp_path):
+    done = vla_rl(command, f"run.dir={tmp_path / 'out'}", MUJOCO_GL="disable")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "apt-get install -y --no-install-recommends libosmesa6" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "demos", "sft"])
+def test_every_command_has_help_with_an_example(command):
+    done = vla_rl(command, "--help")
+    assert done.returncode == 0 and f"vla-rl {command} " in done.stdout.split("examples:")[1]
+
+
+def test_every_key_can_be_listed():
+    done = vla_rl("train", "--help-keys")
+    assert done.returncode == 0 and "geometry.train_seed_base" in done.stdout
+
+
+def test_the_expert_succeeds_and_json_is_one_object(tmp_path):
+    done = vla_rl("eval", "policy=expert", "eval.seeds=300-301", f"run.dir={tmp_path / 'expert'}", "--json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["summary"]["success_strict"] == 2 and [e["seed"] for e in record["episodes"]] == [300, 301]
+    assert json.loads((tmp_path / "expert" / "eval.json").read_text()) == record
