@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_rl.cli.options import parse, print_json
-from vla_rl.cli.session import new_directory, new_run_dir, prepare_torch
+from vla_rl.cli.session import check_device, check_unused, new_run_dir, prepare_torch
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import EvalConfig, EvalJobConfig
@@ -38,8 +38,12 @@ def run(argv: Sequence[str]) -> int:
     job, settings = reader.section("run", EvalJobConfig), reader.section("eval", EvalConfig)
     seeds = parse_seeds(settings.seeds)
     check_use(seeds, "eval", where="eval.seeds")
+    check_device(job.device)
+    if settings.frames not in ("own", "foreign"):
+        raise ConfigError(f"no such frames: {settings.frames!r}", where="eval.frames", remedy="own or foreign")
+    directory = Path(job.dir or new_run_dir("eval"))
+    check_unused(directory)
     require_rendering()
-    directory = new_directory(Path(job.dir or new_run_dir("eval")))
     with ProgressView() as view:
 
         def on_event(event: Event) -> None:
@@ -49,6 +53,7 @@ def run(argv: Sequence[str]) -> int:
         result = _evaluate(reader, job, settings, seeds, on_event)
         episodes = [_episode(e, result.rewards[e.spec.seed]) for e in result.episodes]
         record = {"summary": result.summary, "episodes": episodes}
+        directory.mkdir(parents=True, exist_ok=True)
         write_atomic(directory / "config.json", dump_json(reader.tree, indent=1).encode())
         write_atomic(directory / "eval.json", dump_json(record, indent=1).encode())
         if options.json:
@@ -77,8 +82,6 @@ def _evaluate(
     device = prepare_torch(job.device, job.threads, job.seed)
     policy = reader.component("policy", device=device)
     sampler = reader.component("sampler", policy=policy, run_seed=job.seed)
-    if settings.frames not in ("own", "foreign"):
-        raise ConfigError(f"no such frames: {settings.frames!r}", where="eval.frames", remedy="own or foreign")
     with reader.component("pool", env_spec=reader.component_spec("sim"), plugins=reader.plugins) as pool:
         slots, temperature = settings.slots, settings.temperature
         reader.check_consumed()

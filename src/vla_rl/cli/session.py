@@ -15,16 +15,28 @@ def new_run_dir(name: str) -> Path:
     return Path("outputs") / name / f"{stamp}-{secrets.token_hex(2)}"
 
 
-def new_directory(path: Path) -> Path:
-    """Create an output directory; an empty one may exist.
+def check_unused(path: Path) -> None:
+    """Refuse an output directory with something in it; the final word is its exclusive creation.
 
     Raises:
-        UsageError: there is something in it.
+        UsageError: it is not empty.
     """
-    path.mkdir(parents=True, exist_ok=True)
-    if any(path.iterdir()):
-        raise UsageError("the directory exists and is not empty", where=str(path), remedy="name another run.dir")
-    return path
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UsageError(
+            "the run directory exists and is not empty",
+            where=str(path),
+            remedy=f"name another run.dir, or continue what is there with run.resume={path}",
+        )
+
+
+def check_device(device: str) -> None:
+    """Refuse a device name that is none, before torch is loaded.
+
+    Raises:
+        ConfigError: naming the choices.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"there is no device {device!r}", where="run.device", remedy="auto, cpu or cuda")
 
 
 def prepare_torch(device: str, threads: int, seed: int) -> str:
@@ -43,8 +55,7 @@ def prepare_torch(device: str, threads: int, seed: int) -> str:
     """
     import torch
 
-    if device not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"there is no device {device!r}", where="run.device", remedy="auto, cpu or cuda")
+    check_device(device)
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("torch sees no GPU", where="run.device", remedy="run.device=cpu, or check the driver")
     if threads < 1:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_rl.cli.options import parse, print_json
-from vla_rl.cli.session import new_run_dir, prepare_torch
+from vla_rl.cli.session import check_device, check_unused, new_run_dir, prepare_torch
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import CheckpointConfig, EvalConfig, GeometryConfig, LossConfig, OptimConfig, RunConfig
@@ -16,11 +16,12 @@ from vla_rl.errors import EXIT_OK, ConfigError, UsageError, VlaRlError
 from vla_rl.prereg.identity import identity
 from vla_rl.report.progress import ProgressView
 from vla_rl.report.training import TrainingView, closing, show_closing
+from vla_rl.rl.plan import Geometry, Outcome
+from vla_rl.rl.reward import documented_reward
 from vla_rl.seeds import check_disjoint, check_use, parse_seeds
 from vla_rl.sim.canary import require_rendering
 
 if TYPE_CHECKING:
-    from vla_rl.rl.plan import Outcome
     from vla_rl.rl.rundir import RunDir
 
 EXAMPLES = (
@@ -79,18 +80,13 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
     settings = reader.section("run", RunConfig)
     geometry, held_out = reader.section("geometry", GeometryConfig), reader.section("eval", EvalConfig)
     seeds = parse_seeds(held_out.seeds)
-    check_use(seeds, "eval", where="eval.seeds")
+    _check(settings, Geometry.of(geometry), held_out, seeds)
     require_rendering()
     device = prepare_torch(settings.device, settings.threads, settings.seed)
     from vla_rl.evals.heldout import evaluate
-    from vla_rl.rl.plan import Geometry
-    from vla_rl.rl.reward import documented_reward
     from vla_rl.rl.summary import Evaluation, episode_row
     from vla_rl.rl.trainer import GrpoTrainer
 
-    check_disjoint(Geometry.of(geometry).training_seeds(settings.steps), seeds)
-    if held_out.frames != "own":
-        raise ConfigError("a training run evaluates the policy with its own frames", where="eval.frames", remedy="own")
     policy = reader.component("policy", device=device)
     sampler = reader.component("sampler", policy=policy, run_seed=settings.seed)
     surface, reward, mirror = reader.component("surface"), reader.component("reward"), reader.component("logger")
@@ -135,6 +131,19 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
             return _run(trainer, mirror, reader, run_dir.path, view), run_dir.path
     finally:
         run_dir.close()
+
+
+def _check(settings: RunConfig, geometry: Geometry, held_out: EvalConfig, seeds: tuple[int, ...]) -> None:
+    """Everything that can be refused before a second is spent on loading."""
+    check_device(settings.device)
+    check_use(seeds, "eval", where="eval.seeds")
+    training = geometry.training_seeds(settings.steps)
+    check_use(training, "train", where="geometry.train_seed_base")
+    check_disjoint(training, seeds)
+    if held_out.frames != "own":
+        raise ConfigError("a training run evaluates the policy with its own frames", where="eval.frames", remedy="own")
+    if settings.dir and not settings.resume:
+        check_unused(Path(settings.dir))
 
 
 def _run(trainer: Any, mirror: Any, reader: ConfigReader, directory: Path, view: TrainingView) -> Outcome:

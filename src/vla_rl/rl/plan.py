@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vla_rl.config.schema import GeometryConfig
+from vla_rl.errors import ConfigError
 from vla_rl.rollout.records import EpisodeSpec
 
 
@@ -24,6 +25,24 @@ class Geometry:
 
     @classmethod
     def of(cls, config: GeometryConfig) -> Geometry:
+        """The section as a frozen record.
+
+        Raises:
+            ConfigError: no seed, fewer than two draws of a seed, or a temperature that samples nothing.
+        """
+        for name, least in (("seeds", 1), ("draws", 2)):
+            if getattr(config, name) < least:
+                raise ConfigError(
+                    f"a wave needs at least {least} {name}, not {getattr(config, name)}",
+                    where=f"geometry.{name}",
+                    remedy="8 seeds x 8 draws is the documented geometry; one draw has no group to stand out from",
+                )
+        if not config.temperature > 0:
+            raise ConfigError(
+                f"temperature {config.temperature} samples nothing: all draws of a seed would be alike",
+                where="geometry.temperature",
+                remedy="use a temperature above 0, e.g. 0.7 or 1.0",
+            )
         return cls(
             config.seeds, config.draws, config.temperature,
             config.train_seed_base, config.min_group_std_cm, config.advantage_clip,
