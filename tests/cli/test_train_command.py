@@ -113,6 +113,13 @@ def test_the_same_command_twice_gives_the_same_numbers_whatever_the_workers(fini
 
 
 @pytest.mark.slow
+def test_the_serial_pool_gives_the_same_run(finished, tmp_path):
+    arguments = [a for a in TINY_RUN if not a.startswith("pool.")]
+    assert vla_rl("train", *arguments, "pool=serial", f"run.dir={tmp_path / 'serial'}").returncode == 0
+    assert rows(tmp_path / "serial", "episodes.jsonl") == rows(finished[0], "episodes.jsonl")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["step 1: update", "step 2: episodes", "step 1/2"])
 def test_a_killed_run_ends_in_the_weights_of_one_that_was_not(finished, tmp_path, moment):
     directory, _ = finished

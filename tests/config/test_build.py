@@ -32,6 +32,11 @@ def test_an_allowed_target_is_built_with_configuration_and_runtime_arguments():
     assert (band.first, band.last, band.uses) == (1, 2, frozenset({"eval"}))
 
 
+def test_a_constructor_gets_the_runtime_objects_that_it_names():
+    node = {"_target_": "vla_rl.seeds.Band", "first": 1, "last": 2, "purpose": "x"}
+    assert build(node, {"uses": frozenset({"eval"}), "policy": object()}).last == 2
+
+
 def test_unknown_and_missing_keys_are_named():
     with pytest.raises(ConfigError, match="takes no key 'frist'") as error:
         build({"_target_": "vla_rl.seeds.Band", "frist": 1, "last": 2, "uses": [], "purpose": ""})

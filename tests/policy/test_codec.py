@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import smooth_chunks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from policy_support import smooth_chunks
 
 from vla_rl.errors import ConfigError
 from vla_rl.policy.fast import FastCodec, dct_matrix

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import MINI, TASK
+from policy_support import MINI, TASK
 from tokenizers import Tokenizer
 
 from vla_rl.errors import ConfigError

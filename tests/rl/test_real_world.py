@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from vla_rl.config.schema import LossConfig, OptimConfig, SimConfig
+from vla_rl.config.schema import LossConfig, OptimConfig, SimConfig, TwinConfig
 from vla_rl.policy.fast import FastCodec
-from vla_rl.policy.molmo2 import BOAT_TINY
+from vla_rl.policy.molmo2 import TwinArchitecture
 from vla_rl.policy.normalise import NormStats
 from vla_rl.policy.policy import new_twin
 from vla_rl.policy.sampler import GrammarSampler
@@ -37,7 +37,13 @@ def policy():
     flat = chunks_deg.reshape(-1, 6)
     stats = NormStats.fit(flat, flat, tag="random", quantile=0.001, horizon=30)
     codec = FastCodec.fit(stats.action.normalise(chunks_deg), scale=15.0, vocabulary=512)
-    return new_twin(codec=codec, stats=stats, task="Place the boat.", seed=0, architecture=BOAT_TINY)
+    return new_twin(
+        codec=codec,
+        stats=stats,
+        task="Place the boat.",
+        seed=0,
+        architecture=TwinArchitecture.of(TwinConfig(), image_px=112),
+    )
 
 
 def wave(policy, pool):

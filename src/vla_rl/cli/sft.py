@@ -52,9 +52,7 @@ def run(argv: Sequence[str]) -> int:
         demos = open_demonstrations(Path(settings.demos))
         view.say(f"{len(demos)} rows from {settings.demos}; fitting the action tokens")
         stats, codec = fit_statistics(demos, codec_scale=settings.codec_scale, codec_vocab=settings.codec_vocab)
-        architecture = TwinArchitecture(
-            image_px=demos.image_px, **{f.name: getattr(twin, f.name) for f in dataclasses.fields(TwinConfig)}
-        )
+        architecture = TwinArchitecture.of(twin, image_px=demos.image_px)
         policy = new_twin(codec=codec, stats=stats, task=reader.value("task"), seed=job.seed, architecture=architecture)
         policy = policy.to(device)
         parameters = sum(p.numel() for p in policy.model.parameters())

@@ -30,7 +30,8 @@ def build(
 
     Args:
         node: plain mapping (no OmegaConf type).
-        runtime: further keyword arguments that are no configuration, e.g. the policy for a sampler.
+        runtime: objects on offer that are no configuration, e.g. the policy for a sampler; a constructor gets those
+            that it has a parameter for.
         plugins: packages besides `vla_rl` that may be built from.
         where: configuration path, for messages.
 
@@ -48,9 +49,10 @@ def build(
         _check_allowed(target, allowed, path)
     target = _locate(str(node["_target_"]), allowed, where)
     config = {k: v for k, v in node.items() if k != "_target_"}
-    runtime = runtime or {}
-    _check_arguments(target, config, runtime, where)
-    return instantiate({"_target_": node["_target_"], **config}, _partial_=True, _convert_="all")(**runtime)
+    parameters = inspect.signature(target).parameters
+    wanted = {name: value for name, value in (runtime or {}).items() if name in parameters}
+    _check_arguments(target, config, wanted, where)
+    return instantiate({"_target_": node["_target_"], **config}, _partial_=True, _convert_="all")(**wanted)
 
 
 def _targets(node: Any, path: str) -> Iterable[tuple[str, str]]:

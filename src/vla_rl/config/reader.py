@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from vla_rl.config.build import build
 from vla_rl.errors import ConfigError
@@ -45,7 +45,7 @@ class ConfigReader:
 
         names = {f.name for f in dataclasses.fields(schema)}  # type: ignore[arg-type]
         recording = type(schema.__name__, (schema,), {"__getattribute__": watched})
-        section = recording(**self.tree[name])
+        section = cast(Section, recording(**self.tree[name]))
         # OmegaConf cannot merge into frozen dataclasses, so the seal comes after __init__.
         recording.__setattr__ = refuse
         return section

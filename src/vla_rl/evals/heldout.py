@@ -16,16 +16,10 @@ from vla_rl.policy.sampler import Prediction, PredictRequest
 from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import Episode, EpisodeSpec
-from vla_rl.rollout.wave import run_wave
+from vla_rl.rollout.wave import Sampler, run_wave
 from vla_rl.stats.intervals import clopper_pearson
 
 FUNNEL = ("touched", "pinched", "lifted", "success_documented", "success_strict")
-
-
-class Sampler(Protocol):
-    """What an evaluation needs of a sampler."""
-
-    def sample(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]: ...
 
 
 class Reward(Protocol):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from vla_rl.config.schema import TwinConfig
 from vla_rl.errors import ConfigError
 from vla_rl.policy.prompt import STATE_BINS
 from vla_rl.policy.tokenizer import IMAGE_TOKENS, PAD, TURN_END, TokenIds
@@ -47,11 +48,12 @@ class TwinArchitecture:
     adapter_mlp: int
     rope_theta: float
 
+    @classmethod
+    def of(cls, config: TwinConfig, *, image_px: int) -> TwinArchitecture:
+        """The section `twin` of a configuration, for pictures of a given size."""
+        return cls(image_px=image_px, **{f.name: getattr(config, f.name) for f in fields(TwinConfig)})
 
-BOAT_TINY = TwinArchitecture(
-    image_px=112, patch_px=8, vision_width=128, vision_layers=4, vision_mlp=512, text_width=192, text_layers=6,
-    text_kv_heads=2, text_mlp=576, adapter_mlp=384, rope_theta=1000.0,
-)  # fmt: skip
+
 _HEAD = 32
 _CONTEXT = 1024
 

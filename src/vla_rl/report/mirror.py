@@ -7,7 +7,7 @@ the record; a mirror never decides anything.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 
 class Mirror(Protocol):
@@ -46,7 +46,12 @@ class WandbMirror:
         import wandb
 
         self._run = wandb.init(
-            project=self._project, mode=self._mode, name=name, dir=directory, config=dict(config), reinit="create_new"
+            project=self._project,
+            mode=cast(Any, self._mode),
+            name=name,
+            dir=directory,
+            config=dict(config),
+            reinit="create_new",
         )
 
     def log(self, kind: str, row: Mapping[str, Any]) -> None:

@@ -54,7 +54,7 @@ class TrainingView:
                 row = event.row
                 say(f"held-out after {event.step} updates: {row['successes']}/{row['trials']} successes")
             case EpisodeRestarted():
-                say(f"episode {event.episode_id} is redone (attempt {event.attempt}): {event.reason}")
+                say(f"episode {event.episode_id} is redone ({event.faults} faults of its own): {event.reason}")
             case WorkerReplaced():
                 say(f"{event.worker} was replaced: {event.reason}")
             case events.RunEnded(finished=False):

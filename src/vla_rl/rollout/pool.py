@@ -8,6 +8,7 @@ slot never changes a result. Left out: policies, and the bound on retries (`wave
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import time
@@ -62,6 +63,9 @@ class SerialPool(_Closing):
     """
 
     def __init__(self, *, env_spec: Mapping[str, Any], plugins: Sequence[str] = ()) -> None:
+        # Mesa's software rasteriser and triton each bring an LLVM; triton crashes the process if it is loaded second,
+        # and torch's optimisers load it.
+        importlib.import_module("torch._dynamo")
         self._slots = EnvSlots(env_spec, plugins)
 
     def reset(self, requests: Sequence[tuple[int, int]]) -> list[SlotResult]:

@@ -12,11 +12,11 @@ import heapq
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from vla_rl.errors import RolloutError
 from vla_rl.policy.prompt import Observation
-from vla_rl.policy.sampler import GrammarSampler, Prediction, PredictRequest
+from vla_rl.policy.sampler import Prediction, PredictRequest
 from vla_rl.rollout.events import EpisodeDone, EpisodeRestarted, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import Episode, EpisodeSpec, Row
@@ -25,6 +25,12 @@ from vla_rl.rollout.worker import SlotResult
 MAX_FAULTS = 3  # of one episode; what repeats this often is no accident
 
 OnEpisode = Callable[[Episode, tuple[Row, ...]], None]
+
+
+class Sampler(Protocol):
+    """What a wave needs of a sampler: an answer to every request, in order."""
+
+    def sample(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]: ...
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ class _Playing:
 
 def run_wave(
     *,
-    sampler: GrammarSampler,
+    sampler: Sampler,
     pool: Pool,
     specs: Sequence[EpisodeSpec],
     temperature: float,
