@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from vla_rl.cli.options import parse, print_json
+from vla_rl.cli.resume import compose_or_resume, open_directory
 from vla_rl.cli.session import new_run_dir
-from vla_rl.config.compose import compose
 from vla_rl.config.schema import DemosConfig, DemosJobConfig
 from vla_rl.report.progress import ProgressView
 from vla_rl.rollout.events import Event
-from vla_rl.seeds import parse_seeds
+from vla_rl.seeds import check_use, parse_seeds
 from vla_rl.sim.canary import require_rendering
 
 EXAMPLES = (
@@ -24,11 +24,12 @@ EXAMPLES = (
 def run(argv: Sequence[str]) -> int:
     """Record, or continue to record, and print what was kept."""
     options = parse("demos", argv, "Record demonstrations of the scripted expert.", EXAMPLES)
-    reader = compose("demos", options.overrides)
+    reader = compose_or_resume("demos", options.overrides, ("run.max_wall_s", "demos.workers"))
     job, settings = reader.section("run", DemosJobConfig), reader.section("demos", DemosConfig)
-    directory = Path(job.resume or job.dir or new_run_dir("demos"))
     env_spec, seeds = reader.component_spec("sim"), parse_seeds(settings.seeds)
+    check_use(seeds, "demos", where="demos.seeds")
     require_rendering()
+    directory = open_directory(reader, Path(job.dir or new_run_dir("demos")))
     from vla_rl.sft.demos import record_demos
     from vla_rl.sft.events import ShardRecorded
 
@@ -38,17 +39,11 @@ def run(argv: Sequence[str]) -> int:
             if isinstance(event, ShardRecorded):
                 view.advance("demonstrations", event.done, event.total, "shards")
 
+        recipe = {f.name: getattr(settings, f.name) for f in fields(DemosConfig) if f.name != "seeds"}
+        limit = job.max_wall_s
+        reader.check_consumed()
         summary = record_demos(
-            out_dir=directory,
-            env_spec=env_spec,
-            seeds=seeds,
-            workers=settings.workers,
-            shard_seeds=settings.shard_seeds,
-            record_every=settings.record_every,
-            noise_share=settings.noise_share,
-            miss_share=settings.miss_share,
-            on_event=on_event,
-            max_wall_s=job.max_wall_s,
+            out_dir=directory, env_spec=env_spec, seeds=seeds, on_event=on_event, max_wall_s=limit, **recipe
         )
         share = f"{summary.kept} of {summary.attempts} episodes kept, {summary.rows} rows in {directory}"
         view.say(share if summary.complete else f"{share}; continue with vla-rl demos run.resume={directory}")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vla_rl.cli.options import parse, print_json
-from vla_rl.cli.session import new_run_dir, prepare_torch
-from vla_rl.config.compose import compose
+from vla_rl.cli.resume import compose_or_resume, open_directory
+from vla_rl.cli.session import check_device, new_run_dir, prepare_torch
 from vla_rl.config.schema import SftConfig, SftJobConfig, TwinConfig
 from vla_rl.report.progress import ProgressView
 from vla_rl.rollout.events import Event
@@ -22,13 +22,13 @@ EXAMPLES = (
 def run(argv: Sequence[str]) -> int:
     """Train, or continue to train, and say where the policy is."""
     options = parse("sft", argv, "Supervised fine-tuning of a fresh policy on demonstrations.", EXAMPLES)
-    reader = compose("sft", options.overrides)
+    reader = compose_or_resume("sft", options.overrides, ("run.max_wall_s",))
     job, settings, twin = (
         reader.section("run", SftJobConfig),
         reader.section("sft", SftConfig),
         reader.section("twin", TwinConfig),
     )
-    directory = Path(job.resume or job.dir or new_run_dir("sft"))
+    check_device(job.device)
     device = prepare_torch(job.device, job.threads, job.seed)
     import torch
 
@@ -47,9 +47,10 @@ def run(argv: Sequence[str]) -> int:
             elif isinstance(event, PolicySaved):
                 view.say(f"step {event.step}: policy in {event.path}")
             elif isinstance(event, SftStopped):
-                view.say(f"stopped at step {event.step}; continue with vla-rl sft run.resume={event.run_dir} …")
+                view.say(f"stopped at step {event.step}; continue with vla-rl sft run.resume={event.run_dir}")
 
         demos = open_demonstrations(Path(settings.demos))
+        directory = open_directory(reader, Path(job.dir or new_run_dir("sft")))
         view.say(f"{len(demos)} rows from {settings.demos}; fitting the action tokens")
         stats, codec = fit_statistics(demos, codec_scale=settings.codec_scale, codec_vocab=settings.codec_vocab)
         architecture = TwinArchitecture.of(twin, image_px=demos.image_px)

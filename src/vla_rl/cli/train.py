@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_rl.cli.options import parse, print_json
+from vla_rl.cli.resume import compose_or_resume
 from vla_rl.cli.session import check_device, check_unused, new_run_dir, prepare_torch
-from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import CheckpointConfig, EvalConfig, GeometryConfig, LossConfig, OptimConfig, RunConfig
-from vla_rl.errors import EXIT_OK, ConfigError, UsageError, VlaRlError
+from vla_rl.errors import EXIT_OK, ConfigError, VlaRlError
 from vla_rl.prereg.identity import identity
 from vla_rl.report.progress import ProgressView
 from vla_rl.report.training import TrainingView, closing, show_closing
@@ -31,13 +31,14 @@ EXAMPLES = (
     "vla-rl train run.resume=outputs/patch",
 )
 # What may differ when a run is continued: how long and how parallel it works, never what it computes.
-FREE_AT_RESUME = ("run.resume", "run.dir", "run.max_wall_s", "pool.workers", "pool.timeout_s")
+FREE_AT_RESUME = ("run.max_wall_s", "pool.workers", "pool.timeout_s")
+PLACE = ("run.resume", "run.dir")
 
 
 def run(argv: Sequence[str]) -> int:
     """Start or continue a run; the table at the end, or one JSON object with --json."""
     options = parse("train", argv, "Token-level GRPO on real episodes.", EXAMPLES)
-    reader = _compose(options.overrides)
+    reader = compose_or_resume("config", options.overrides, FREE_AT_RESUME)
     with ProgressView() as view:
         outcome, directory = _train(reader, TrainingView(view))
         summary = closing(directory, finished=outcome.finished)
@@ -46,34 +47,6 @@ def run(argv: Sequence[str]) -> int:
         else:
             show_closing(view, summary)
     return EXIT_OK
-
-
-def _compose(overrides: tuple[str, ...]) -> ConfigReader:
-    """The configuration of the command line, or that of the run to continue."""
-    reader = compose("config", overrides) if not any(o.startswith("run.resume=") for o in overrides) else None
-    if reader is not None:
-        return reader
-    from vla_rl.rl.rundir import stored_config
-
-    allowed = tuple(o for o in overrides if o.split("=")[0] in FREE_AT_RESUME)
-    refused = [o for o in overrides if o not in allowed]
-    if refused:
-        raise UsageError(
-            f"a run is continued with its own configuration; {refused[0]} would change it",
-            where="command line",
-            remedy=f"beside run.resume only {', '.join(FREE_AT_RESUME[2:])} may be given",
-        )
-    given = dict(o.split("=", 1) for o in allowed)
-    directory = given["run.resume"]
-    tree = stored_config(Path(directory))
-    tree["run"] = {**tree["run"], "resume": directory, "dir": directory}
-    for path, text in given.items():
-        section, _, key = path.partition(".")
-        if section == "pool" and key in tree["pool"]:
-            tree["pool"][key] = int(text) if key == "workers" else float(text)
-        elif path == "run.max_wall_s":
-            tree["run"][key] = None if text == "null" else float(text)
-    return ConfigReader(tree, overrides)
 
 
 def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
@@ -166,8 +139,12 @@ def _open(reader: ConfigReader, settings: RunConfig) -> RunDir:
     """The run directory: created exclusively, or the one to continue."""
     from vla_rl.rl.rundir import RunDir
 
-    manifest = {**identity(), "overrides": list(reader.overrides), "config_digest": reader.digest(*FREE_AT_RESUME)}
+    manifest = {
+        **identity(),
+        "overrides": list(reader.overrides),
+        "config_digest": reader.digest(*PLACE, *FREE_AT_RESUME),
+    }
     name, resume, directory = settings.name, settings.resume, settings.dir
     if resume:
-        return RunDir.resume(Path(resume), config=reader.tree, manifest=manifest, free=FREE_AT_RESUME)
+        return RunDir.resume(Path(resume), config=reader.tree, manifest=manifest, free=(*PLACE, *FREE_AT_RESUME))
     return RunDir.create(Path(directory or new_run_dir(name)), config=reader.tree, manifest=manifest)

@@ -268,7 +268,6 @@ class DemosRoot:
     run: DemosJobConfig = field(default_factory=DemosJobConfig)
     sim: Any = MISSING
     demos: DemosConfig = field(default_factory=DemosConfig)
-    plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
 
 
 @dataclass
@@ -279,7 +278,6 @@ class SftRoot:
     twin: TwinConfig = field(default_factory=TwinConfig)
     sft: SftConfig = field(default_factory=SftConfig)
     task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction the policy learns")
-    plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
 
 
 ROOTS: dict[str, type] = {"config": TrainRoot, "eval": EvalRoot, "demos": DemosRoot, "sft": SftRoot}

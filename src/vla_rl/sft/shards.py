@@ -22,6 +22,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from vla_rl.errors import IntegrityError, UsageError
+from vla_rl.rl.rundir import CONFIG
 from vla_rl.rollout.files import dump_json, write_atomic
 from vla_rl.seeds import format_seeds, parse_seeds
 
@@ -97,7 +98,7 @@ def write_recipe(directory: Path, recipe: DemoRecipe) -> None:
                 remedy="record into a new directory, or repeat the recipe in its demos.json to continue it",
             )
         return
-    if any(directory.iterdir()):
+    if any(entry.name != CONFIG for entry in directory.iterdir()):
         raise UsageError(
             "the directory is not empty and holds no demonstrations", where=str(directory), remedy="name a new one"
         )

@@ -1,0 +1,72 @@
+"""Starting in a new directory or going on in an old one: the same for every command that can be resumed.
+
+In: an override line. Out: the configuration to work with, and its directory. A job that goes on does so with the
+configuration that lies in its directory; only what cannot change a result may be given anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from vla_rl.cli.session import check_unused
+from vla_rl.config.compose import compose
+from vla_rl.config.reader import ConfigReader
+from vla_rl.errors import ConfigError, UsageError
+from vla_rl.rl.rundir import CONFIG, stored_config
+from vla_rl.rollout.files import write_atomic
+
+
+def compose_or_resume(primary: str, overrides: Sequence[str], free: Sequence[str]) -> ConfigReader:
+    """Compose the command line, or take the stored configuration that ``run.resume=DIR`` names.
+
+    Args:
+        primary: primary configuration.
+        overrides: the command line.
+        free: keys beside `run.resume` that may be given when a job goes on, e.g. ``run.max_wall_s``.
+
+    Raises:
+        UsageError: another key is given beside `run.resume`, or there is nothing to resume.
+        ConfigError: a value that is none.
+    """
+    given: dict[str, str] = {key: text for key, _, text in (override.partition("=") for override in overrides)}
+    if given.get("run.resume") in (None, "null"):
+        return compose(primary, overrides)
+    refused = [key for key in given if key not in ("run.resume", *free)]
+    if refused:
+        raise UsageError(
+            f"a stopped job goes on with its own configuration; {refused[0]} would change it",
+            where="command line",
+            remedy=f"beside run.resume only {', '.join(free)} may be given",
+        )
+    directory = given["run.resume"]
+    tree = stored_config(Path(directory))
+    # The limit of the launch that stopped is not this one's.
+    tree["run"] = {**tree["run"], "resume": directory, "dir": directory, "max_wall_s": None}
+    for path in free:
+        section, _, key = path.partition(".")
+        if path in given and key in tree[section]:
+            tree[section][key] = _number(path, given[path])
+    return ConfigReader(tree, tuple(overrides))
+
+
+def open_directory(reader: ConfigReader, directory: Path) -> Path:
+    """The directory of a job that keeps its own records: created with its configuration, or the one to go on in.
+
+    Raises:
+        UsageError: it is not empty and the job was not told to go on in it.
+    """
+    if not reader.value("run.resume"):
+        check_unused(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        write_atomic(directory / CONFIG, yaml.safe_dump(reader.tree, sort_keys=False, allow_unicode=True).encode())
+    return directory
+
+
+def _number(path: str, text: str) -> float | int | None:
+    value = yaml.safe_load(text)
+    if isinstance(value, bool) or not (value is None or isinstance(value, int | float)):
+        raise ConfigError(f"{text!r} is no number", where=path, remedy=f"e.g. {path}=540")
+    return value

@@ -1,0 +1,45 @@
+"""`vla-rl demos` and `vla-rl sft` as a chain of commands that can be stopped and continued."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from safetensors.numpy import load_file
+
+TWIN = "twin.vision_width=32 twin.vision_layers=2 twin.vision_mlp=32 twin.text_width=64 twin.text_layers=1"
+SFT = f"sft.steps=4 sft.batch_rows=4 sft.warmup_steps=1 sft.log_every=1 run.device=cpu run.threads=1 {TWIN}".split()
+
+
+def vla_rl(*arguments):
+    command = [sys.executable, "-m", "vla_rl.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=400)
+
+
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("demos") / "small"
+    seeds = ("demos.seeds=100000-100002", "demos.shard_seeds=1", "demos.workers=1")
+    stopped = vla_rl("demos", *seeds, f"run.dir={directory}", "run.max_wall_s=0", "--json")
+    assert stopped.returncode == 0 and not json.loads(stopped.stdout)["complete"]
+    assert f"run.resume={directory}" in stopped.stderr
+    done = vla_rl("demos", f"run.resume={directory}", "demos.workers=2", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["complete"]
+    return directory
+
+
+def test_recording_into_a_used_directory_is_refused(demos):
+    again = vla_rl("demos", "demos.seeds=100000-100002", f"run.dir={demos}")
+    assert again.returncode == 2 and f"run.resume={demos}" in again.stderr
+
+
+def test_a_stopped_training_goes_on_to_the_same_policy(demos, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert vla_rl("sft", f"sft.demos={demos}", *SFT, f"run.dir={whole}").returncode == 0
+    stopped = vla_rl("sft", f"sft.demos={demos}", *SFT, f"run.dir={parts}", "run.max_wall_s=0")
+    assert stopped.returncode == 0 and f"run.resume={parts}" in stopped.stderr, stopped.stderr
+    assert vla_rl("sft", f"run.resume={parts}", "sft.lr=1").returncode == 2
+    assert vla_rl("sft", f"run.resume={parts}").returncode == 0
+    first, second = (load_file(d / "policy" / "model.safetensors") for d in (whole, parts))
+    assert all((first[name] == second[name]).all() for name in first)
