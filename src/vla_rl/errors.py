@@ -9,7 +9,6 @@ EXIT_OK = 0
 EXIT_CRASH = 1
 EXIT_USAGE = 2
 EXIT_STOPPED = 3
-EXIT_REFUSED = 4
 EXIT_INTEGRITY = 5
 
 
@@ -62,12 +61,6 @@ class StoppedRun(VlaRlError):
     """A run stopped itself by its own wire, gate or budget."""
 
     exit_code = EXIT_STOPPED
-
-
-class LaunchRefused(VlaRlError):
-    """A gate refused to start the run."""
-
-    exit_code = EXIT_REFUSED
 
 
 class IntegrityError(VlaRlError):

@@ -19,14 +19,18 @@ def vla_rl(*arguments, **environment):
     ("arguments", "expected"),
     [
         (["train", "geometry.seds=4"], "did you mean geometry.seeds?"),
-        (["train", "reward=v9"], "options: v1"),
-        (["train", "run.device=tpu"], "auto, cpu or cuda"),
+        (["train", "reward=v9"], "options: v1, v1_floored"),
+        (["train", "run.device=tpu"], "auto, cpu, cuda"),
         (["train", "eval.seeds=200000"], "may not be used for eval"),
         (["train", "geometry.train_seed_base=300"], "may not be used for train"),
         (["train", "run.resume=/nowhere"], "/nowhere"),
         (["train", "geometry.draws=1"], "draws"),
         (["train", "policy.checkpoint=/nowhere"], "policy.checkpoint"),
-        (["eval", "eval.frames=black"], "own or foreign"),
+        (["eval", "eval.frames=black"], "own, foreign"),
+        (["eval", "eval.frames=foreign", "eval.seeds=300"], "two seeds"),
+        (["eval", "policy=expert", "sampler.batch_rows=3"], "sampler.batch_rows"),
+        (["train", "optim.lr=nan"], "finite"),
+        (["train", "loss.weighting=foo"], "token, episode"),
         (["eval", "eval.seeds=3-1"], "backwards"),
         (["demos", "demos.seeds=0-9"], "may not be used for demos"),
         (["sft"], "sft.demos"),
@@ -36,7 +40,8 @@ def vla_rl(*arguments, **environment):
     ],
 )
 def test_a_mistake_is_named_with_its_remedy(tmp_path, arguments, expected):
-    directory = [f"run.dir={tmp_path / 'out'}"] if arguments and arguments[0] in ("train", "eval", "demos") else []
+    fresh = arguments and arguments[0] in ("train", "eval", "demos") and "run.resume" not in arguments[-1]
+    directory = [f"run.dir={tmp_path / 'out'}"] if fresh else []
     done = vla_rl(*arguments, *directory)
     assert done.returncode == 2, done.stderr
     assert expected in done.stderr and "Traceback" not in done.stderr

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,6 +95,21 @@ def test_a_finished_run_can_be_resumed_and_changes_nothing(finished):
     before = {p.name: p.read_bytes() for p in directory.glob("*.jsonl")}
     assert vla_rl("train", f"run.resume={directory}").returncode == 0
     assert {p.name: p.read_bytes() for p in directory.glob("*.jsonl")} == before
+
+
+def test_an_edit_of_the_stored_configuration_is_found_at_resume(finished, tmp_path):
+    edited = tmp_path / "edited"
+    shutil.copytree(finished[0], edited)
+    config = edited / "config.yaml"
+    config.write_text(config.read_text().replace("lr: 3.0e-05", "lr: 0.5"))
+    done = vla_rl("train", f"run.resume={edited}")
+    assert done.returncode == 5 and "config.yaml" in done.stderr, done.stderr
+
+
+def test_a_refused_launch_leaves_no_directory(tmp_path):
+    done = vla_rl("train", *TINY_RUN, "surface=patch_only", "optim.weight_decay=0.1", f"run.dir={tmp_path / 'out'}")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_resumed_run_keeps_its_own_configuration(finished):

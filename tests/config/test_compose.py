@@ -9,8 +9,9 @@ from hydra.core.global_hydra import GlobalHydra
 
 from vla_rl import paths
 from vla_rl.config.compose import compose, options
+from vla_rl.config.keys import key_help
 from vla_rl.config.reader import ConfigReader
-from vla_rl.config.schema import GeometryConfig, key_help
+from vla_rl.config.schema import ROOTS, GeometryConfig
 from vla_rl.errors import ConfigError
 
 
@@ -78,8 +79,35 @@ def test_composition_is_independent_of_the_working_directory(tmp_path):
 
 
 def test_every_key_explains_itself():
-    unexplained = [path for path, _, text in key_help() if not text]
-    assert unexplained == []
+    for primary in ROOTS:
+        listed = key_help(primary, compose(primary, allow_missing=True).tree)
+        assert [path for path, _, text in listed if not text] == [] and len(listed) > 5
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "optim.lr=nan",
+        "optim.lr=0",
+        "optim.beta2=1.5",
+        "run.seed=-1",
+        "run.steps=-1",
+        "eval.slots=0",
+        "checkpoint.every=0",
+        "checkpoint.keep=-1",
+        "geometry.advantage_clip=-1",
+        "geometry.min_group_std_cm=nan",
+        "loss.weighting=foo",
+        "loss.clip_low=2",
+        "pool.workers=0",
+        "eval.temperature=nan",
+        "sim.terminate_on=later",
+        "run.device=tpu",
+    ],
+)
+def test_an_impossible_value_is_refused_with_what_it_may_be(override):
+    message = mistake(override)
+    assert "it must be" in message and override.split("=")[0] in message
 
 
 def test_a_key_that_nothing_reads_fails_the_run():

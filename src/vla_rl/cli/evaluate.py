@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_rl.cli.options import parse, print_json
-from vla_rl.cli.session import check_device, check_unused, new_run_dir, prepare_torch
+from vla_rl.cli.session import check_unused, new_run_dir, prepare_torch
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import EvalConfig, EvalJobConfig
@@ -38,9 +38,10 @@ def run(argv: Sequence[str]) -> int:
     job, settings = reader.section("run", EvalJobConfig), reader.section("eval", EvalConfig)
     seeds = parse_seeds(settings.seeds)
     check_use(seeds, "eval", where="eval.seeds")
-    check_device(job.device)
-    if settings.frames not in ("own", "foreign"):
-        raise ConfigError(f"no such frames: {settings.frames!r}", where="eval.frames", remedy="own or foreign")
+    if settings.frames == "foreign" and len(seeds) < 2:
+        raise ConfigError(
+            "one seed has no other's pictures to look at", where="eval.frames", remedy="two seeds or more"
+        )
     directory = Path(job.dir or new_run_dir("eval"))
     check_unused(directory)
     require_rendering()
@@ -75,6 +76,7 @@ def _evaluate(
     reward = documented_reward()
     if "workers" in reader.tree["policy"]:
         expert = reader.component("policy", env_spec=reader.component_spec("sim"), plugins=reader.plugins)
+        reader.check_overrides_consumed()
         total = len(seeds)
         episodes = expert.run(seeds, lambda done: on_event(PredictRound(done, live=0, done=done, total=total)))
         rewards = {e.spec.seed: reward.terms(e.metrics)["total"] for e in episodes}

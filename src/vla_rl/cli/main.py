@@ -1,7 +1,7 @@
 """The console script `vla-rl`: picks the command, turns user errors into one message and an exit code.
 
-Exit codes: 0 fine, 1 crash, 2 usage or configuration error, 3 stopped by its own wire, gate or budget, 4 launch
-refused, 5 integrity failure. Commands import what they need only when they run.
+Exit codes: 0 fine, 1 crash, 2 usage or configuration error, 3 stopped by its own wire, 5 integrity failure. Commands
+import what they need only when they run.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ COMMANDS = {
     "sft": ("vla_rl.cli.sft", "fit a fresh policy to demonstrations"),
 }
 EXIT_INTERRUPTED = 130
+GO_ON = {
+    name: f"; what is finished is kept: vla-rl {name} run.resume=<its directory> goes on"
+    for name in ("train", "demos", "sft")
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"vla-rl {options.command}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("\nvla-rl: interrupted; a run is continued with vla-rl train run.resume=<run dir>", file=sys.stderr)
+        print(f"\nvla-rl {options.command}: interrupted{GO_ON.get(options.command, '')}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return EXIT_USAGE

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vla_rl.config.schema import key_help
+from vla_rl.config.compose import compose
+from vla_rl.config.keys import key_help
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,16 @@ def parse(command: str, argv: Sequence[str], description: str, examples: Sequenc
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings; --help-keys lists them all")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout (messages go to stderr)")
-    parser.add_argument("--help-keys", action="store_true", help="list every key with its default and meaning")
+    parser.add_argument(
+        "--help-keys", action="store_true", help="list every key with its meaning and its value under these overrides"
+    )
     parsed = parser.parse_intermixed_args(list(argv))
     if parsed.help_keys:
-        width = max(len(path) for path, _, _ in key_help())
-        for path, default, text in key_help():
-            print(f"{path:<{width}}  {text} (default {default})")
+        primary = "config" if command == "train" else command
+        rows = key_help(primary, compose(primary, parsed.overrides, allow_missing=True).tree)
+        width = max(len(path) for path, _, _ in rows)
+        for path, value, text in rows:
+            print(f"{path:<{width}}  {text} [{value}]")
         sys.exit(0)
     return Options(tuple(parsed.overrides), parsed.json)
 

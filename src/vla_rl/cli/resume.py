@@ -13,6 +13,7 @@ import yaml
 
 from vla_rl.cli.session import check_unused
 from vla_rl.config.compose import compose
+from vla_rl.config.keys import check_values
 from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import ConfigError, UsageError
 from vla_rl.rl.rundir import CONFIG, stored_config
@@ -49,6 +50,7 @@ def compose_or_resume(primary: str, overrides: Sequence[str], free: Sequence[str
         section, _, key = path.partition(".")
         if path in given and key in tree[section]:
             tree[section][key] = _number(path, given[path])
+    check_values(primary, tree)
     return ConfigReader(tree, tuple(overrides))
 
 

@@ -64,7 +64,7 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
     sampler = reader.component("sampler", policy=policy, run_seed=settings.seed)
     surface, reward, mirror = reader.component("surface"), reader.component("reward"), reader.component("logger")
     sim, documented = reader.component_spec("sim"), documented_reward()
-    run_dir = _open(reader, settings)
+    run_dir, started = _open(reader, settings), False
     try:
         with reader.component("pool", env_spec=sim, plugins=reader.plugins, on_event=view.on_event) as pool:
             slots, temperature = held_out.slots, held_out.temperature
@@ -101,7 +101,12 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
                 on_event=view.on_event,
             )
             reader.check_consumed()
+            started = True
             return _run(trainer, mirror, reader, run_dir.path, view), run_dir.path
+    except VlaRlError:
+        if not started and not settings.resume:
+            run_dir.discard()
+        raise
     finally:
         run_dir.close()
 

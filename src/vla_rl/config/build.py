@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -77,11 +78,15 @@ def _check_allowed(target: str, allowed: tuple[str, ...], where: str) -> None:
 
 def _locate(target: str, allowed: tuple[str, ...], where: str) -> Any:
     module_name, _, attribute = target.rpartition(".")
+    if not target.startswith("vla_rl.") and (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)  # a console script does not look for plugins in the working directory by itself
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"_target_ {target!r} does not exist: {error}", where=where, remedy="check the spelling of the class path"
+            f"_target_ {target!r} does not exist: {error}",
+            where=where,
+            remedy="check the spelling; a plugin must be installed or lie in the working directory",
         ) from error
     # An alias such as vla_rl.paths.os.system starts with an allowed name but lives elsewhere.
     _check_allowed(f"{getattr(found, '__module__', '')}.{attribute}", allowed, where)

@@ -21,20 +21,23 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vla_rl import paths
+from vla_rl.config.keys import check_values
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import ROOTS, SCHEMAS
 from vla_rl.errors import ConfigError
 
 
-def compose(primary: str, overrides: Sequence[str] = ()) -> ConfigReader:
+def compose(primary: str, overrides: Sequence[str] = (), *, allow_missing: bool = False) -> ConfigReader:
     """Compose `conf/<primary>.yaml` with Hydra overrides, resolve it and check it against its schema.
 
     Args:
         primary: ``config`` (train), ``eval``, ``demos`` or ``sft``.
+        allow_missing: leave mandatory keys without a value as they are (to list them).
         overrides: Hydra override strings such as ``geometry.seeds=4`` or ``surface=patch_only``.
 
     Raises:
-        ConfigError: unknown key, option or value; a mandatory key without a value; `+`, `++` or `~` overrides.
+        ConfigError: unknown key, option or value; a value out of range; a mandatory key without a value; `+`, `++`
+            or `~` overrides.
     """
     for override in overrides:
         if override.startswith(("+", "~")):
@@ -49,13 +52,14 @@ def compose(primary: str, overrides: Sequence[str] = ()) -> ConfigReader:
         _register()
         with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
             node = hydra_compose(config_name=primary, overrides=list(overrides))
-        tree = _to_plain(node)
+        tree = _to_plain(node, allow_missing)
         # A fresh merge into the schema refuses what an option file slipped past Hydra's struct flag.
         OmegaConf.merge(OmegaConf.structured(ROOTS[primary]), tree)
     except (HydraException, OmegaConfBaseException, ValueError) as error:  # `optim=null` is a ValueError in Hydra
         raise _translate(error, primary, overrides) from error
     finally:
         Singleton.set_state(saved)
+    check_values(primary, tree)
     return ConfigReader(tree, tuple(overrides))
 
 
@@ -72,15 +76,15 @@ def _register() -> None:
         store.store(group=group, name=name, node=schema)
 
 
-def _to_plain(node: Any) -> dict[str, Any]:
+def _to_plain(node: Any, allow_missing: bool) -> dict[str, Any]:
     missing = sorted(OmegaConf.missing_keys(node))
-    if missing:
+    if missing and not allow_missing:
         raise ConfigError(
             f"no value for {', '.join(missing)}",
             where="composed configuration",
             remedy=f"give one, e.g. {missing[0]}=…",
         )
-    plain = OmegaConf.to_container(node, resolve=True, throw_on_missing=True, enum_to_str=True)
+    plain = OmegaConf.to_container(node, resolve=True, throw_on_missing=not allow_missing, enum_to_str=True)
     assert isinstance(plain, dict)
     return {str(k): v for k, v in plain.items()}
 

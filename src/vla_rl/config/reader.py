@@ -92,6 +92,17 @@ class ConfigReader:
                 remedy="remove these keys; they would change nothing",
             )
 
+    def check_overrides_consumed(self) -> None:
+        """Refuse an override that nothing has read, where defaults of sections that do not apply are harmless.
+
+        Raises:
+            ConfigError: naming the first.
+        """
+        for override in self.overrides:
+            path = override.partition("=")[0]
+            if "." in path and path not in self._read:
+                raise ConfigError(f"nothing reads {path} here", where="command line", remedy=f"leave {override} away")
+
 
 def digest_tree(tree: dict[str, Any], *ignore: str) -> str:
     """SHA-256 over the canonical JSON (sorted keys, no blanks) of a configuration without the leaves in `ignore`."""

@@ -7,17 +7,26 @@ with `_target_`) hands all of its keys to the constructor that it names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from omegaconf import MISSING
 
 
-def key(default: Any, help: str) -> Any:
-    """A configuration key with its help text (shown by `vla-rl train --help-keys`)."""
+def key(
+    default: Any,
+    help: str,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """A configuration key: default, help text (`--help-keys`) and the values it may take (checked by `compose`)."""
+    metadata = {"help": help, "above": above, "at_least": at_least, "at_most": at_most, "choices": choices}
     if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata={"help": help})
-    return field(default=default, metadata={"help": help})
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 # ---------------------------------------------------------------------------------------------------- the run itself
@@ -26,77 +35,97 @@ class RunConfig:
     name: str = key("run", "name of the run; its directory is outputs/<name>/<run id>")
     dir: str | None = key(None, "run directory, created exclusively (default: outputs/<name>/<UTC time>-<random>)")
     resume: str | None = key(None, "run directory of a stopped run, to be continued with its own configuration")
-    seed: int = key(0, "run seed: enters every sampling key")
-    steps: int = key(3, "number of GRPO updates")
-    max_wall_s: float | None = key(None, "seconds until the run stops at the next safe point and says how to resume")
-    device: str = key("auto", "auto, cpu or cuda")
-    threads: int = key(2, "torch threads of the parent process; part of what makes a run repeatable")
+    seed: int = key(0, "run seed: enters every sampling key", at_least=0)
+    steps: int = key(3, "number of GRPO updates", at_least=0)
+    max_wall_s: float | None = key(
+        None, "seconds until the run stops at the next safe point and says how to resume", at_least=0
+    )
+    device: str = key("auto", "auto, cpu or cuda", choices=("auto", "cpu", "cuda"))
+    threads: int = key(2, "torch threads of the parent process; part of what makes a run repeatable", at_least=1)
 
 
 @dataclass
 class DemosJobConfig:
     dir: str | None = key(None, "output directory, created exclusively (default: outputs/<command>/<run id>)")
     resume: str | None = key(None, "output directory of a stopped job, to be continued with its own configuration")
-    max_wall_s: float | None = key(None, "seconds until the job stops at the next safe point and says how to resume")
+    max_wall_s: float | None = key(
+        None, "seconds until the job stops at the next safe point and says how to resume", at_least=0
+    )
 
 
 @dataclass
 class SftJobConfig(DemosJobConfig):
-    seed: int = key(0, "run seed: decides the fresh weights, every batch and every augmentation")
-    device: str = key("auto", "auto, cpu or cuda")
-    threads: int = key(2, "torch threads of the parent process; part of what makes a job repeatable")
+    seed: int = key(0, "run seed: decides the fresh weights, every batch and every augmentation", at_least=0)
+    device: str = key("auto", "auto, cpu or cuda", choices=("auto", "cpu", "cuda"))
+    threads: int = key(2, "torch threads of the parent process; part of what makes a job repeatable", at_least=1)
 
 
 @dataclass
 class EvalJobConfig:
     dir: str | None = key(None, "output directory, created exclusively (default: outputs/<command>/<run id>)")
-    seed: int = key(0, "run seed: enters every sampling key")
-    device: str = key("auto", "auto, cpu or cuda")
-    threads: int = key(2, "torch threads of the parent process; part of what makes an evaluation repeatable")
+    seed: int = key(0, "run seed: enters every sampling key", at_least=0)
+    device: str = key("auto", "auto, cpu or cuda", choices=("auto", "cpu", "cuda"))
+    threads: int = key(
+        2, "torch threads of the parent process; part of what makes an evaluation repeatable", at_least=1
+    )
 
 
 @dataclass
 class GeometryConfig:
-    seeds: int = key(8, "spawn seeds (groups) per step")
-    draws: int = key(8, "draws (episodes) per seed")
-    temperature: float = key(1.0, "sampling temperature of the training rollouts")
-    train_seed_base: int = key(200000, "first training seed; step k uses base + k*seeds and the following")
-    min_group_std_cm: float = key(0.05, "groups whose rewards spread less (population std, cm) are dropped")
-    advantage_clip: float | None = key(None, "advantages are clipped to +-this; null leaves them")
+    seeds: int = key(8, "spawn seeds (groups) per step", at_least=1)
+    draws: int = key(8, "draws (episodes) per seed", at_least=2)
+    temperature: float = key(1.0, "sampling temperature of the training rollouts", above=0)
+    train_seed_base: int = key(200000, "first training seed; step k uses base + k*seeds and the following", at_least=0)
+    min_group_std_cm: float = key(0.05, "groups whose rewards spread less (population std, cm) are dropped", at_least=0)
+    advantage_clip: float | None = key(None, "advantages are clipped to +-this; null leaves them", above=0)
 
 
 @dataclass
 class LossConfig:
-    clip_low: float = key(0.8, "lower bound of the token ratio")
-    clip_high: float = key(1.28, "upper bound of the token ratio (clip-higher)")
-    weighting: str = key("token", "token: every token of the wave counts the same; episode: every episode does")
-    old_logp: str = key("recompute", "old log-probabilities: recompute (the trainer's own forward pass) or rollout")
+    clip_low: float = key(0.8, "lower bound of the token ratio", above=0, at_most=1)
+    clip_high: float = key(1.28, "upper bound of the token ratio (clip-higher)", at_least=1)
+    weighting: str = key(
+        "token",
+        "token: every token of the wave counts the same; episode: every episode does",
+        choices=("token", "episode"),
+    )
+    old_logp: str = key(
+        "recompute",
+        "old log-probabilities: recompute (the trainer's own forward pass) or rollout",
+        choices=("recompute", "rollout"),
+    )
 
 
 @dataclass
 class OptimConfig:
-    lr: float = key(5e-6, "AdamW learning rate")
-    beta1: float = key(0.9, "AdamW first-moment decay")
-    beta2: float = key(0.95, "AdamW second-moment decay")
-    eps: float = key(1e-6, "AdamW epsilon")
-    weight_decay: float = key(0.0, "AdamW decoupled weight decay")
-    grad_clip: float = key(1.0, "global gradient norm is clipped to this")
-    warmup_steps: int = key(0, "the learning rate rises linearly over this many updates")
-    microbatch_rows: int = key(1, "rows per forward and backward pass (changes memory and speed, not the gradient)")
+    lr: float = key(5e-6, "AdamW learning rate", above=0)
+    beta1: float = key(0.9, "AdamW first-moment decay", at_least=0, at_most=0.99999)
+    beta2: float = key(0.95, "AdamW second-moment decay", at_least=0, at_most=0.99999)
+    eps: float = key(1e-6, "AdamW epsilon", above=0)
+    weight_decay: float = key(0.0, "AdamW decoupled weight decay", at_least=0)
+    grad_clip: float = key(1.0, "global gradient norm is clipped to this", above=0)
+    warmup_steps: int = key(0, "the learning rate rises linearly over this many updates", at_least=0)
+    microbatch_rows: int = key(
+        1, "rows per forward and backward pass (changes memory and speed, not the gradient)", at_least=1
+    )
 
 
 @dataclass
 class EvalConfig:
     seeds: str = key("200-219", "held-out environment seeds, e.g. 0-99 or 300,301")
-    temperature: float = key(0.0, "0 is greedy decoding")
-    slots: int = key(32, "episodes that run side by side")
-    frames: str = key("own", "own, or foreign: each episode is shown another one's pictures (the policy's blind floor)")
+    temperature: float = key(0.0, "0 is greedy decoding", at_least=0)
+    slots: int = key(32, "episodes that run side by side", at_least=1)
+    frames: str = key(
+        "own",
+        "own, or foreign: each episode is shown another one's pictures (the policy's blind floor)",
+        choices=("own", "foreign"),
+    )
 
 
 @dataclass
 class CheckpointConfig:
-    every: int = key(1, "updates between checkpoints")
-    keep: int = key(2, "newest checkpoints that are kept")
+    every: int = key(1, "updates between checkpoints", at_least=1)
+    keep: int = key(2, "newest checkpoints that are kept", at_least=1)
     keep_rows: bool = key(False, "keep the replay rows of a wave after its update has been checkpointed")
 
 
@@ -112,24 +141,28 @@ class PolicyConfig:
 @dataclass
 class ExpertConfig:
     _target_: str = "vla_rl.evals.expert.ExpertEvaluator"
-    workers: int = key(2, "processes that run the scripted expert")
+    workers: int = key(2, "processes that run the scripted expert", at_least=1)
 
 
 @dataclass
 class SamplerConfig:
     _target_: str = "vla_rl.policy.sampler.GrammarSampler"
-    batch_rows: int = key(16, "rows of one predict batch; smaller ones are padded to it")
+    batch_rows: int = key(16, "rows of one predict batch; smaller ones are padded to it", at_least=1)
 
 
 @dataclass
 class SimConfig:
     _target_: str = "vla_rl.sim.env.BoatToDisk"
     protocol: str = key("sim100b", "scene, spawn, control and success test under one name; results never mix protocols")
-    image_px: int = key(112, "camera width and height in pixels")
-    chunk_ticks: int = key(30, "ticks of one predicted chunk (30 ticks are one second)")
-    execute_ticks: int = key(30, "ticks of a chunk that are executed before the next predict")
-    max_ticks: int = key(900, "episode length in ticks")
-    terminate_on: str = key("success_strict", "success_documented, success_strict or never")
+    image_px: int = key(112, "camera width and height in pixels", at_least=1)
+    chunk_ticks: int = key(30, "ticks of one predicted chunk (30 ticks are one second)", at_least=1)
+    execute_ticks: int = key(30, "ticks of a chunk that are executed before the next predict", at_least=1)
+    max_ticks: int = key(900, "episode length in ticks", at_least=1)
+    terminate_on: str = key(
+        "success_strict",
+        "success_documented, success_strict or never",
+        choices=("success_documented", "success_strict", "never"),
+    )
     stop_hopeless: bool = key(False, "end an episode whose boat lies on its side, is over 25 cm away or off the table")
 
 
@@ -141,16 +174,16 @@ class SerialPoolConfig:
 @dataclass
 class ProcessPoolConfig:
     _target_: str = "vla_rl.rollout.pool.ProcessPool"
-    workers: int = key(2, "environment processes")
-    timeout_s: float = key(120.0, "a worker silent for longer is replaced and its episodes redone")
+    workers: int = key(2, "environment processes", at_least=1)
+    timeout_s: float = key(120.0, "a worker silent for longer is replaced and its episodes redone", above=0)
 
 
 @dataclass
 class RewardV1Config:
     _target_: str = "vla_rl.rl.reward.RewardV1"
-    success_bonus: float = key(10.0, "cm granted for success")
-    tip_penalty: float = key(2.0, "cm taken if the boat ends tipped")
-    strike_penalty: float = key(5.0, "cm taken if the reset touched the boat")
+    success_bonus: float = key(10.0, "cm granted for success", at_least=0)
+    tip_penalty: float = key(2.0, "cm taken if the boat ends tipped", at_least=0)
+    strike_penalty: float = key(5.0, "cm taken if the reset touched the boat", at_least=0)
     progress_floor_cm: float | None = key(None, "lower bound of the progress term; null is the documented reward")
 
 
@@ -178,52 +211,59 @@ class NoLoggerConfig:
 class WandbLoggerConfig:
     _target_: str = "vla_rl.report.mirror.WandbMirror"
     project: str = key("vla_rl", "W&B project")
-    mode: str = key("offline", "online, offline or disabled")
+    mode: str = key("offline", "online, offline or disabled", choices=("online", "offline", "disabled"))
 
 
 # --------------------------------------------------------------------------------------------- demonstrations and SFT
 @dataclass
 class DemosConfig:
     seeds: str = key("100000-102999", "spawn seeds to attempt; only strict successes are kept")
-    workers: int = key(2, "recording processes")
-    shard_seeds: int = key(100, "seeds per shard; a finished shard is never recorded again")
-    record_every: int = key(5, "ticks between recorded rows (random phase per episode)")
-    noise_share: float = key(0.5, "share of episodes with joint noise while the labels stay clean")
-    miss_share: float = key(0.35, "share of episodes with a deliberate miss and its recovery (the miss is not stored)")
+    workers: int = key(2, "recording processes", at_least=1)
+    shard_seeds: int = key(100, "seeds per shard; a finished shard is never recorded again", at_least=1)
+    record_every: int = key(5, "ticks between recorded rows (random phase per episode)", at_least=1)
+    noise_share: float = key(
+        0.5, "share of episodes with joint noise while the labels stay clean", at_least=0, at_most=1
+    )
+    miss_share: float = key(
+        0.35,
+        "share of episodes with a deliberate miss and its recovery (the miss is not stored)",
+        at_least=0,
+        at_most=1,
+    )
 
 
 @dataclass
 class TwinConfig:
-    patch_px: int = key(14, "side of a vision patch; 2x2 patches become one image token")
-    vision_width: int = key(128, "width of the vision transformer")
-    vision_layers: int = key(4, "layers of the vision transformer")
-    vision_mlp: int = key(512, "hidden width of its feed-forward layers")
-    text_width: int = key(192, "width of the decoder")
-    text_layers: int = key(6, "layers of the decoder")
-    text_kv_heads: int = key(2, "key/value heads of the decoder (each head is 32 wide)")
-    text_mlp: int = key(576, "hidden width of its feed-forward layers")
-    adapter_mlp: int = key(384, "hidden width of the projector from vision to text")
-    rope_theta: float = key(1000.0, "base of the rotary positions")
+    patch_px: int = key(14, "side of a vision patch; 2x2 patches become one image token", at_least=1)
+    vision_width: int = key(128, "width of the vision transformer", at_least=1)
+    vision_layers: int = key(4, "layers of the vision transformer", at_least=1)
+    vision_mlp: int = key(512, "hidden width of its feed-forward layers", at_least=1)
+    text_width: int = key(192, "width of the decoder", at_least=1)
+    text_layers: int = key(6, "layers of the decoder", at_least=1)
+    text_kv_heads: int = key(2, "key/value heads of the decoder (each head is 32 wide)", at_least=1)
+    text_mlp: int = key(576, "hidden width of its feed-forward layers", at_least=1)
+    adapter_mlp: int = key(384, "hidden width of the projector from vision to text", at_least=1)
+    rope_theta: float = key(1000.0, "base of the rotary positions", above=0)
 
 
 @dataclass
 class SftConfig:
     demos: str = key(MISSING, "directory written by `vla-rl demos`")
-    steps: int = key(1700, "optimiser steps")
-    batch_rows: int = key(512, "rows per step")
-    lr: float = key(8e-4, "AdamW peak learning rate, cosine to 3 % of it")
-    warmup_steps: int = key(200, "steps of linear warm-up")
-    beta1: float = key(0.9, "AdamW first-moment decay")
-    beta2: float = key(0.95, "AdamW second-moment decay")
-    weight_decay: float = key(0.05, "AdamW weight decay, on matrices only")
-    grad_clip: float = key(1.0, "global gradient norm is clipped to this")
-    shift_px: int = key(3, "random image shift per camera, pixels")
-    state_jitter_bins: int = key(2, "random jitter of the discretised state, bins")
-    codec_scale: float = key(15.0, "FAST quantisation scale; 10 is the released one")
-    codec_vocab: int = key(512, "size of the fitted action vocabulary")
+    steps: int = key(1700, "optimiser steps", at_least=1)
+    batch_rows: int = key(512, "rows per step", at_least=1)
+    lr: float = key(8e-4, "AdamW peak learning rate, cosine to 3 % of it", above=0)
+    warmup_steps: int = key(200, "steps of linear warm-up", at_least=0)
+    beta1: float = key(0.9, "AdamW first-moment decay", at_least=0, at_most=0.99999)
+    beta2: float = key(0.95, "AdamW second-moment decay", at_least=0, at_most=0.99999)
+    weight_decay: float = key(0.05, "AdamW weight decay, on matrices only", at_least=0)
+    grad_clip: float = key(1.0, "global gradient norm is clipped to this", above=0)
+    shift_px: int = key(3, "random image shift per camera, pixels", at_least=0)
+    state_jitter_bins: int = key(2, "random jitter of the discretised state, bins", at_least=0)
+    codec_scale: float = key(15.0, "FAST quantisation scale; 10 is the released one", above=0)
+    codec_vocab: int = key(512, "size of the fitted action vocabulary", at_least=1)
     save_at: list[int] = key([], "steps at which an extra policy directory is written")
-    log_every: int = key(50, "steps between log rows")
-    checkpoint_every_s: float = key(120.0, "seconds between resume points")
+    log_every: int = key(50, "steps between log rows", at_least=1)
+    checkpoint_every_s: float = key(120.0, "seconds between resume points", above=0)
     compile: bool = key(False, "compile the forward pass; pays on a GPU from some hundred steps on")
 
 
@@ -297,22 +337,3 @@ SCHEMAS: dict[tuple[str, str], type] = {
     ("logger", "schema_none"): NoLoggerConfig,
     ("logger", "schema_wandb"): WandbLoggerConfig,
 }
-
-
-def key_help() -> list[tuple[str, str, str]]:
-    """(key path, default, help) of every typed key, in file order."""
-    rows: list[tuple[str, str, str]] = []
-    seen: set[str] = set()
-    sections: list[tuple[str, type]] = []
-    for root in ROOTS.values():
-        sections += [(f.name, f.default_factory) for f in fields(root) if isinstance(f.default_factory, type)]
-    sections += [(group, schema) for (group, _), schema in SCHEMAS.items()]
-    for prefix, schema in sections:
-        for item in fields(schema):
-            path = f"{prefix}.{item.name}"
-            if item.name == "_target_" or path in seen:
-                continue
-            seen.add(path)
-            default = item.default_factory() if callable(item.default_factory) else item.default
-            rows.append((path, "required" if default == MISSING else str(default), item.metadata.get("help", "")))
-    return rows

@@ -38,7 +38,7 @@ class ProgressView:
         )
         self._phase: str | None = None
         self._task = self._bars.add_task("", total=None, visible=False)
-        self._last_line_s = 0.0
+        self._last_line_s, self._shown = 0.0, -1
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -52,13 +52,14 @@ class ProgressView:
     def advance(self, phase: str, done: int, total: int, unit: str) -> None:
         """`done` of `total` units of `phase`; a new phase replaces the last one's bar."""
         if phase != self._phase:
-            self._phase = phase
+            self._phase, self._shown = phase, -1
             self._bars.reset(self._task, description=phase, total=total, completed=done, visible=True)
             self._last_line_s = 0.0
         self._bars.update(self._task, completed=done, total=total)
         now = time.monotonic()
-        if not self.console.is_terminal and (done == total or now - self._last_line_s > LINE_EVERY_S):
-            self._last_line_s = now
+        due = done == total or now - self._last_line_s > LINE_EVERY_S
+        if not self.console.is_terminal and due and done != self._shown:
+            self._last_line_s, self._shown = now, done
             self.say(f"{phase}: {done}/{total} {unit}")
 
     def show(self, renderable: RenderableType) -> None:

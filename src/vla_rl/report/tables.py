@@ -55,17 +55,7 @@ def evaluation(summary: Mapping[str, Any], title: str) -> Table:
 def steps(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One line a GRPO step."""
     table = Table(title="GRPO steps", title_justify="left")
-    for heading in (
-        "step",
-        "success",
-        "reward, cm",
-        "groups kept",
-        "ratio",
-        "clipped",
-        "grad norm",
-        "rollout s",
-        "update s",
-    ):
+    for heading in ("step", "success", "reward", "groups", "ratio", "clip", "grad", "roll s", "upd s"):
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(

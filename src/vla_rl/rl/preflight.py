@@ -1,6 +1,6 @@
 """Proof, before the first wave, that the run can finish: a dry update, a render canary, room on the disk.
 
-In: the assembled parts of a run. Out: a `Preflight` report; weights, moments and gradients are as before. Seconds on a
+In: the assembled parts of a run. Out: figures or an error; weights, moments and gradients are as before. Seconds on a
 CPU.
 Left out: memory plans and machine checks beyond the run's own directory.
 """
@@ -8,7 +8,6 @@ Left out: memory plans and machine checks beyond the run's own directory.
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,6 @@ from vla_rl.rollout.records import EpisodeSpec, Row
 from vla_rl.rollout.store import row_bytes
 
 _GIB = 2**30
-
-
-@dataclass(frozen=True)
-class Preflight:
-    """What was proven: the longest row that went through an update, and the disk that the run needs at its fullest."""
-
-    longest_row_tokens: int
-    disk_needed_bytes: int
 
 
 def render_canary(pool: Pool, seed: int) -> Observation:

@@ -73,6 +73,7 @@ class RunDir:
         Raises:
             UsageError: no run there, or it is still being worked on.
             ConfigError: a key differs; names up to five with both values.
+            IntegrityError: the stored configuration was edited (`config_digest` in the manifest differs).
         """
         stored = stored_config(path)
         run = cls(path, _take(path))
@@ -80,6 +81,7 @@ class RunDir:
             _check_unchanged(path, stored, config, frozenset(free))
             manifest_file = path / MANIFEST
             before = json.loads(manifest_file.read_bytes())["launches"] if manifest_file.exists() else []
+            _check_digest(path, before, manifest)
             write_atomic(manifest_file, dump_json({"launches": [*before, _launch(manifest)]}, indent=1).encode())
         return run
 
@@ -132,6 +134,14 @@ class RunDir:
     def last_heartbeat(self) -> dict[str, Any]:
         file = self.path / HEARTBEAT
         return json.loads(file.read_bytes()) if file.exists() else {}
+
+    def discard(self) -> None:
+        """Take back a directory in which nothing has happened yet, so that the corrected command may use it."""
+        for name in (CONFIG, MANIFEST, LOCK):
+            (self.path / name).unlink(missing_ok=True)
+        self.close()
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
 
     def close(self) -> None:
         if self._lock >= 0:
@@ -197,6 +207,17 @@ def _check_unchanged(path: Path, stored: Any, config: Any, free: frozenset[str])
             f"the configuration differs from the one this run was started with: {shown}",
             where=str(path / CONFIG),
             remedy="resume with the run's own configuration, or start a new run",
+        )
+
+
+def _check_digest(path: Path, launches: list[dict[str, Any]], manifest: Mapping[str, Any]) -> None:
+    """The stored configuration is data on disk: an edit of it shows in the digest that the first launch recorded."""
+    recorded, now = (entry.get("config_digest") for entry in (launches[0] if launches else {}, manifest))
+    if recorded is not None and recorded != now:
+        raise IntegrityError(
+            "the stored configuration is not the one that the run was started with",
+            where=str(path / CONFIG),
+            remedy="undo the edit, or start a new run with the changed settings",
         )
 
 

@@ -67,7 +67,7 @@ def read_episode(path: Path) -> tuple[Episode, tuple[Row, ...]]:
         with np.load(path, allow_pickle=False) as file:
             data = {name: file[name] for name in file.files}
         meta = json.loads(data["meta"].tobytes())
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise IntegrityError(
             f"a stored episode cannot be read: {error}", where=str(path), remedy="delete the file; it will be run again"
         ) from error

@@ -232,11 +232,6 @@ class Scene:
             renderer.scene.flags[flag] = 0
         return renderer.render()
 
-    def close_renderers(self) -> None:
-        """Free the OpenGL contexts; the next picture makes new ones."""
-        while self._renderers:
-            self._renderers.popitem()[1].close()
-
 
 @functools.cache
 def shared_scene(protocol_name: str) -> Scene:
