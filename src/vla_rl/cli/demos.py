@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vla_rl.cli.options import parse, print_json
 from vla_rl.cli.resume import compose_or_resume, open_directory
-from vla_rl.cli.session import new_run_dir
+from vla_rl.cli.startup import new_run_dir
 from vla_rl.config.schema import DemosConfig, DemosJobConfig
 from vla_rl.report.progress import ProgressView
 from vla_rl.rollout.events import Event

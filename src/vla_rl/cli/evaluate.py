@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_rl.cli.options import parse, print_json
-from vla_rl.cli.session import check_unused, new_run_dir, prepare_torch
+from vla_rl.cli.startup import check_unused, new_run_dir, prepare_torch
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import EvalConfig, EvalJobConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from vla_rl.cli.session import check_unused
+from vla_rl.cli.startup import check_unused
 from vla_rl.config.compose import compose
 from vla_rl.config.keys import check_values
 from vla_rl.config.reader import ConfigReader

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vla_rl.cli.options import parse, print_json
 from vla_rl.cli.resume import compose_or_resume
-from vla_rl.cli.session import check_device, check_unused, new_run_dir, prepare_torch
+from vla_rl.cli.startup import check_device, check_unused, new_run_dir, prepare_torch
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import CheckpointConfig, EvalConfig, GeometryConfig, LossConfig, OptimConfig, RunConfig
 from vla_rl.errors import EXIT_OK, ConfigError, VlaRlError
