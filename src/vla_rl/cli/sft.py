@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vla_rl.cli.options import parse, print_json
 from vla_rl.cli.resume import compose_or_resume, open_directory
-from vla_rl.cli.startup import check_device, new_run_dir, prepare_torch
+from vla_rl.cli.startup import new_run_dir, prepare_torch
 from vla_rl.config.schema import SftConfig, SftJobConfig, TwinConfig
 from vla_rl.report.progress import ProgressView
 from vla_rl.rollout.events import Event
@@ -28,7 +28,6 @@ def run(argv: Sequence[str]) -> int:
         reader.section("sft", SftConfig),
         reader.section("twin", TwinConfig),
     )
-    check_device(job.device)
     device = prepare_torch(job.device, job.threads, job.seed)
     import torch
 

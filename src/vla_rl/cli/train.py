@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vla_rl.cli.options import parse, print_json
 from vla_rl.cli.resume import compose_or_resume
-from vla_rl.cli.startup import check_device, check_unused, new_run_dir, prepare_torch
+from vla_rl.cli.startup import check_unused, new_run_dir, prepare_torch
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import CheckpointConfig, EvalConfig, GeometryConfig, LossConfig, OptimConfig, RunConfig
 from vla_rl.errors import EXIT_OK, ConfigError, VlaRlError
@@ -113,7 +113,6 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
 
 def _check(settings: RunConfig, geometry: Geometry, held_out: EvalConfig, seeds: tuple[int, ...]) -> None:
     """Everything that can be refused before a second is spent on loading."""
-    check_device(settings.device)
     check_use(seeds, "eval", where="eval.seeds")
     training = geometry.training_seeds(settings.steps)
     check_use(training, "train", where="geometry.train_seed_base")
