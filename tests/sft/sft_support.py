@@ -14,7 +14,6 @@ ENV: dict[str, Any] = {
     "protocol": "sim100b",
     "image_px": 64,
     "chunk_ticks": 30,
-    "execute_ticks": 30,
     "max_ticks": 900,
     "terminate_on": "never",
     "stop_hopeless": False,

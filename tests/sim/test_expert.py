@@ -86,7 +86,6 @@ def demonstrations() -> list[ExpertEpisode]:
         protocol="sim100b",
         image_px=32,
         chunk_ticks=30,
-        execute_ticks=30,
         max_ticks=900,
         terminate_on="never",
         stop_hopeless=False,

@@ -153,10 +153,9 @@ class SamplerConfig:
 @dataclass
 class SimConfig:
     _target_: str = "vla_rl.sim.env.BoatToDisk"
-    protocol: str = key("sim100b", "scene, spawn, control and success test under one name; results never mix protocols")
+    protocol: str = key("sim100b", "sim100b or sim100, then what differs: -30hz|-35ms, -spawn2, -h15|-h10")
     image_px: int = key(112, "camera width and height in pixels", at_least=1)
     chunk_ticks: int = key(30, "ticks of one predicted chunk (30 ticks are one second)", at_least=1)
-    execute_ticks: int = key(30, "ticks of a chunk that are executed before the next predict", at_least=1)
     max_ticks: int = key(900, "episode length in ticks", at_least=1)
     terminate_on: str = key(
         "success_strict",

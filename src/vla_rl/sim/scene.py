@@ -21,7 +21,9 @@ from vla_rl.sim import assets
 from vla_rl.sim.frames import to_radians
 from vla_rl.sim.gl import MjData, MjModel, MjSpec, Renderer, mujoco, new_renderer
 from vla_rl.sim.protocol import Protocol, protocol_named
+from vla_rl.sim.spawn import mask_digest
 
+INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 CAMERA_NAMES = {"top": "top", "wrist": "wrist_cam"}
 # Bodies that count as one side of a pinch: the fixed jaw with its whole housing, and the moving jaw.
 FIXED_SIDE, MOVING_SIDE = ("gripper", "camera_mount"), ("moving_jaw_so101_v1",)
@@ -61,6 +63,29 @@ def _lighten_robot(spec: MjSpec) -> None:
             mesh.userface = light[mesh.name].faces_F3.ravel()
         elif mesh.name not in used:
             spec.delete(mesh)
+
+
+def _apply_protocol(spec: MjSpec, protocol: Protocol) -> None:
+    """Joint limits, servo and contact exclusions of the protocol; what it leaves open stays the source model's."""
+    limits_rad = {name: np.deg2rad(limit_deg) for name, limit_deg in protocol.joint_limits_deg}
+    for joint in spec.joints:
+        if joint.name in limits_rad:
+            joint.range = (-limits_rad[joint.name], limits_rad[joint.name])
+        if servo := protocol.servo:
+            joint.damping = np.array([servo.damping, 0.0, 0.0])
+            joint.frictionloss, joint.armature = servo.frictionloss, servo.armature
+    joint_range = {joint.name: joint.range for joint in spec.joints}
+    for actuator in spec.actuators:
+        low, high = joint_range[actuator.target]
+        if actuator.target in limits_rad:
+            actuator.ctrlrange = (low, high)
+        # Upstream lets the wrist-roll servo aim beyond the joint's own range.
+        actuator.ctrlrange = (max(actuator.ctrlrange[0], low), min(actuator.ctrlrange[1], high))
+        if servo := protocol.servo:
+            actuator.gainprm[0], actuator.biasprm[1], actuator.biasprm[2] = servo.kp, -servo.kp, -servo.kv
+            actuator.forcerange = (-servo.force_limit, servo.force_limit)
+    for first, second in protocol.contact_exclusions:
+        spec.add_exclude(bodyname1=first, bodyname2=second)
 
 
 def _add_boat(spec: MjSpec, protocol: Protocol) -> None:
@@ -106,11 +131,14 @@ def _add_furniture(spec: MjSpec, protocol: Protocol) -> None:
     )
     world.add_geom(name="floor", type=geom.mjGEOM_PLANE, size=(5.0, 5.0, 0.1), pos=(0.0, 0.0, -0.8), rgba=FLOOR_COLOUR)
     half_m = protocol.disk_top_m / 2
-    world.add_geom(
+    # Spawn v1: part of the world. Spawn v2: each episode has its own place for it, so each `MjData` must.
+    fixed = protocol.spawn == "v1"
+    holder = world if fixed else world.add_body(name="disk", mocap=True)
+    holder.add_geom(
         name="disk",
         type=geom.mjGEOM_CYLINDER,
         size=(protocol.disk_radius_m, half_m, 0.0),
-        pos=(*protocol.disk_xy_m, half_m),
+        pos=(*(protocol.disk_xy_m if fixed else (0.0, 0.0)), half_m),
         rgba=DISK_COLOUR,
     )
 
@@ -135,11 +163,7 @@ def build_model(protocol: Protocol) -> MjModel:
     """
     spec = mujoco.MjSpec.from_file(str(assets.robot_dir() / "so101.xml"))
     _lighten_robot(spec)
-    # Upstream lets the wrist-roll servo aim beyond the joint's own range.
-    joint_range = {joint.name: joint.range for joint in spec.joints}
-    for actuator in spec.actuators:
-        low, high = joint_range[actuator.target]
-        actuator.ctrlrange = (max(actuator.ctrlrange[0], low), min(actuator.ctrlrange[1], high))
+    _apply_protocol(spec, protocol)
     _add_furniture(spec, protocol)
     _add_boat(spec, protocol)
     _add_top_camera(spec, protocol)
@@ -170,7 +194,7 @@ class Scene:
         boat_body: body id of the boat.
         ctrl_low_rad, ctrl_high_rad: float64 [6], range of the servo targets.
         contact_code_G: int [geom], BOAT_CODE, FIXED_BIT, MOVING_BIT or 0.
-        body_of_geom_G: int [geom], body id (0 is the world).
+        body_of_geom_G: int [geom], body id (0 is the world, which a disk that can be moved belongs to as well).
     """
 
     protocol: Protocol
@@ -186,14 +210,53 @@ class Scene:
 
     @functools.cached_property
     def settled_state(self) -> np.ndarray:
-        """Integration state with the arm at rest at home and the boat parked: the start of every episode."""
-        data, home_rad = mujoco.MjData(self.model), to_radians(np.array(self.protocol.home_deg))
-        data.qpos[:6] = data.ctrl[:6] = home_rad
+        """Integration state with the arm at rest at home and the boat parked, where the disk is part of the world."""
+        data = mujoco.MjData(self.model)
+        self._settle(data, to_radians(np.array(self.protocol.home_deg)))
+        return self.integration_state(data)
+
+    def _settle(self, data: MjData, target_rad: np.ndarray) -> None:
+        """Bring the arm to a target: from the target itself, or from where the protocol says."""
+        start_deg = self.protocol.settle_from_deg
+        data.qpos[:6] = target_rad if start_deg is None else to_radians(np.array(start_deg))
+        data.qvel[:6], data.ctrl[:6] = 0.0, target_rad
         mujoco.mj_step(self.model, data, self.protocol.arm_settle_steps)
         data.time = 0.0
-        state = np.empty(mujoco.mj_stateSize(self.model, mujoco.mjtState.mjSTATE_INTEGRATION))
-        mujoco.mj_getState(self.model, data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+
+    def integration_state(self, data: MjData) -> np.ndarray:
+        """All that the next physics step depends on; float64 [n]."""
+        state = np.empty(mujoco.mj_stateSize(self.model, INTEGRATION))
+        mujoco.mj_getState(self.model, data, state, INTEGRATION)
         return state
+
+    def park(self, data: MjData, disk_xy_m: tuple[float, float], arm_deg: np.ndarray | None) -> None:
+        """The state before the boat is placed: disk at its place, boat parked, arm settled at home or at `arm_deg`."""
+        mujoco.mj_resetData(self.model, data)
+        arm_rad = None if arm_deg is None else np.clip(to_radians(arm_deg), self.ctrl_low_rad, self.ctrl_high_rad)
+        if self.disk_is_fixed:
+            mujoco.mj_setState(self.model, data, self.settled_state, INTEGRATION)
+        else:  # parked jaws may rest on the disk
+            data.mocap_pos[0] = (*disk_xy_m, 0.0)
+            self._settle(data, to_radians(np.array(self.protocol.home_deg)))
+        if arm_rad is None:
+            return
+        if self.protocol.settle_from_deg is None:
+            data.qpos[:6] = data.ctrl[:6] = arm_rad
+            data.qvel[:6] = 0.0
+        else:
+            self._settle(data, arm_rad)
+
+    @property
+    def disk_is_fixed(self) -> bool:
+        """Whether the disk is part of the world; otherwise each `MjData` says where it is."""
+        return self.model.nmocap == 0
+
+    def disk_xy_m(self, data: MjData) -> tuple[float, float]:
+        """Centre of the disk on the table, in metres."""
+        if self.disk_is_fixed:
+            return self.protocol.disk_xy_m
+        x_m, y_m, _ = data.mocap_pos[0].tolist()
+        return x_m, y_m
 
     def grip_code(self, data: MjData) -> int:
         """1: the boat touches the fixed jaw or its housing; 2: the moving jaw; 3: both; 0: neither."""
@@ -233,16 +296,24 @@ class Scene:
         return renderer.render()
 
 
+def shared_scene(protocol: str | Protocol) -> Scene:
+    """The process's one `Scene` of a protocol, given by id or (for ablations) by its constants.
+
+    Raises:
+        ConfigError: no protocol has this id.
+    """
+    return _scene(protocol_named(protocol) if isinstance(protocol, str) else protocol)
+
+
 @functools.cache
-def shared_scene(protocol_name: str) -> Scene:
-    """The process's one `Scene` of a protocol."""
-    protocol = protocol_named(protocol_name)
+def _scene(protocol: Protocol) -> Scene:
     model = build_model(protocol)
     code_of_body = {model.body("boat").id: BOAT_CODE}
     code_of_body |= {model.body(name).id: FIXED_BIT for name in FIXED_SIDE} | {
         model.body(name).id: MOVING_BIT for name in MOVING_SIDE
     }
     body_of_geom_G = np.array(model.geom_bodyid)
+    body_of_geom_G[model.geom("disk").id] = 0
     return Scene(
         protocol=protocol,
         model=model,
@@ -257,7 +328,9 @@ def shared_scene(protocol_name: str) -> Scene:
 
 
 def scene_digest(protocol: Protocol) -> str:
-    """SHA-256 of all that decides physics and pictures, except MuJoCo's version."""
+    """SHA-256 of all that decides physics and pictures, except MuJoCo's version. Differs between any two protocols."""
     world = [BOAT_PARTS, BOAT_CONTACT, TABLE_COLOUR, DISK_COLOUR, FLOOR_COLOUR, LIGHT, SOLVER]
     content = [protocol.constants(), assets.robot_digest(), assets.simplification(), world]
+    if protocol.spawn == "v2":
+        content.append(mask_digest())
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
