@@ -8,9 +8,9 @@ order from ``numpy.random.default_rng(seed)``.
 
 Spawn v2: the disk is uniform over the *reach mask* (1 cm cells in which the tool can point straight down, both at the
 table and at carrying height; `vla_rl.sim.reach` measures it), the boat uniform by area in a ring of 8 to 19 cm around
-it. Drawn from ``seeds.stream("spawn-v2", seed)``: the cell, x and y within it; then, until one is accepted, the square of
-the radius and the angle of the boat, which must lie in the mask and off the parked jaws (`Protocol.clear_of_jaws_m`);
-then its yaw. Results under v1 and v2 are never compared.
+it. Drawn from ``seeds.stream("spawn-v2", seed)``: the cell, x and y within it; then, until one is accepted, the square
+of the radius and the angle of the boat, which must lie in the mask and off the parked jaws
+(`Protocol.clear_of_jaws_m`); then its yaw. Results under v1 and v2 are never compared.
 """
 
 from __future__ import annotations
