@@ -2,7 +2,7 @@
 
 In: a protocol. Out: a `Scene`: the compiled model, the indices that others need, a settled start state, contact codes
 and pictures. One `Scene` (and one renderer a picture size) serves every environment of a process; an environment owns
-only its `MjData`. Edited through `MjSpec`, so no third-party XML or mesh is stored here.
+only its `MjData`.
 
 The contact settings are the ones that hold a boat: elliptic friction cone with impratio 10 (a pyramidal cone always
 loses it), no noslip pass, vertical faces to grip.
@@ -21,6 +21,7 @@ from vla_rl.sim import assets
 from vla_rl.sim.frames import to_radians
 from vla_rl.sim.gl import MjData, MjModel, MjSpec, Renderer, mujoco, new_renderer
 from vla_rl.sim.protocol import Protocol, protocol_named
+from vla_rl.sim.robot import robot_spec
 from vla_rl.sim.spawn import mask_digest
 
 INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
@@ -44,48 +45,6 @@ TABLE_COLOUR, DISK_COLOUR, FLOOR_COLOUR = (0.60, 0.63, 0.66, 1.0), (0.50, 0.30, 
 LIGHT = {"pos": (0.4, 0.4, 1.2), "dir": (-0.2, -0.35, -1.0), "diffuse": (0.6, 0.6, 0.6), "headlight": 0.4}
 MAX_PICTURE_PX = 1024
 SOLVER = {"impratio": 10.0, "iterations": 10, "ls_iterations": 20}
-
-
-def _lighten_robot(spec: MjSpec) -> None:
-    """Swap the meshes that only cameras see for simplified ones; drop meshes that nothing uses.
-
-    A mesh that collides, or that a body's inertia is inferred from, stays as it is: physics is that of the source
-    model.
-    """
-    heavy = {g.meshname for g in spec.geoms if g.contype or g.conaffinity or not g.parent.explicitinertial}
-    used = {g.meshname for g in spec.geoms if g.type == mujoco.mjtGeom.mjGEOM_MESH}
-    names = tuple(sorted(used - heavy))
-    light = assets.light_meshes(names)
-    for mesh in list(spec.meshes):
-        if mesh.name in light:
-            mesh.file = ""
-            mesh.uservert = light[mesh.name].vertices_V3.ravel()
-            mesh.userface = light[mesh.name].faces_F3.ravel()
-        elif mesh.name not in used:
-            spec.delete(mesh)
-
-
-def _apply_protocol(spec: MjSpec, protocol: Protocol) -> None:
-    """Joint limits, servo and contact exclusions of the protocol; what it leaves open stays the source model's."""
-    limits_rad = {name: np.deg2rad(limit_deg) for name, limit_deg in protocol.joint_limits_deg}
-    for joint in spec.joints:
-        if joint.name in limits_rad:
-            joint.range = (-limits_rad[joint.name], limits_rad[joint.name])
-        if servo := protocol.servo:
-            joint.damping = np.array([servo.damping, 0.0, 0.0])
-            joint.frictionloss, joint.armature = servo.frictionloss, servo.armature
-    joint_range = {joint.name: joint.range for joint in spec.joints}
-    for actuator in spec.actuators:
-        low, high = joint_range[actuator.target]
-        if actuator.target in limits_rad:
-            actuator.ctrlrange = (low, high)
-        # Upstream lets the wrist-roll servo aim beyond the joint's own range.
-        actuator.ctrlrange = (max(actuator.ctrlrange[0], low), min(actuator.ctrlrange[1], high))
-        if servo := protocol.servo:
-            actuator.gainprm[0], actuator.biasprm[1], actuator.biasprm[2] = servo.kp, -servo.kp, -servo.kv
-            actuator.forcerange = (-servo.force_limit, servo.force_limit)
-    for first, second in protocol.contact_exclusions:
-        spec.add_exclude(bodyname1=first, bodyname2=second)
 
 
 def _add_boat(spec: MjSpec, protocol: Protocol) -> None:
@@ -161,9 +120,7 @@ def build_model(protocol: Protocol) -> MjModel:
     Raises:
         MachineError: the robot model is not installed.
     """
-    spec = mujoco.MjSpec.from_file(str(assets.robot_dir() / "so101.xml"))
-    _lighten_robot(spec)
-    _apply_protocol(spec, protocol)
+    spec = robot_spec(protocol)
     _add_furniture(spec, protocol)
     _add_boat(spec, protocol)
     _add_top_camera(spec, protocol)
