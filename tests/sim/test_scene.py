@@ -8,6 +8,7 @@ import pytest
 from vla_rl.sim import assets
 from vla_rl.sim.frames import JOINTS, to_degrees, to_radians
 from vla_rl.sim.gl import mujoco
+from vla_rl.sim.look import PLAIN
 from vla_rl.sim.protocol import PROTOCOLS
 from vla_rl.sim.scene import Scene, scene_digest, shared_scene
 
@@ -72,8 +73,8 @@ def test_at_most_60k_faces_are_in_the_model(scene: Scene) -> None:
 def test_the_digest_changes_with_any_constant() -> None:
     import dataclasses
 
-    assert scene_digest(SIM100B) == scene_digest(SIM100B)
-    assert scene_digest(SIM100B) != scene_digest(dataclasses.replace(SIM100B, disk_top_m=0.013))
+    assert scene_digest(SIM100B, PLAIN) == scene_digest(SIM100B, PLAIN)
+    assert scene_digest(SIM100B, PLAIN) != scene_digest(dataclasses.replace(SIM100B, disk_top_m=0.013), PLAIN)
 
 
 def test_degrees_round_trip() -> None:

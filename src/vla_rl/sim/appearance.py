@@ -13,22 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vla_rl import seeds
+from vla_rl.sim import documented
 from vla_rl.sim.clutter import Placed, place_things
 
 if TYPE_CHECKING:
     from vla_rl.sim.look import Look
 
-# Uniform ranges of the documented jitter, drawn in this order; angles in radians, the rest are factors.
-JITTER_RANGES = {
-    "tint": (0.72, 0.92),
-    "cast": (-0.06, 0.04),
-    "sun_tilt_rad": (0.0, 0.45),
-    "sun_azimuth_rad": (-np.pi, np.pi),
-    "sun_gain": (0.85, 1.18),
-    "warmth": (-0.05, 0.07),
-    "fill_gain": (0.8, 1.2),
-    "table_gain": (0.94, 1.06),
-}
 _JITTER, _PLATE, _CLUTTER = range(3)  # streams of their own
 
 
@@ -75,7 +65,7 @@ class Jitter:
 
 def draw_jitter(rng: np.random.Generator) -> Jitter:
     """The documented draws in the documented order."""
-    ranges = iter(JITTER_RANGES.values())
+    ranges = iter(documented.JITTER.values())
     tint = float(rng.uniform(*next(ranges)))
     red, green, blue = rng.uniform(*next(ranges), size=3).tolist()
     return Jitter(tint, (red, green, blue), *(float(rng.uniform(*bounds)) for bounds in ranges))

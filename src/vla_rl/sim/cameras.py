@@ -11,21 +11,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from vla_rl.sim import optics
+from vla_rl.sim import documented, lens
 from vla_rl.sim.gl import MjSpec, mujoco
 
 if TYPE_CHECKING:
     from vla_rl.sim.look import Look
 
-# Top: position (m), angle off vertical towards +x (degrees). Wrist: pose in the gripper's frame (m, quaternion wxyz),
-# which upstream's bracket shares. Both: vertical field of view (degrees).
-DOCUMENTED = {
-    "top_pos_m": (-0.02, -0.125, 0.555),
-    "top_pitch_deg": 25.0,
-    "wrist_pos_m": (0.02416, -0.05504, 0.03225),
-    "wrist_quat": (-0.24345, -0.05192, 0.02663, 0.96816),
-    "fovy_deg": 52.0,
-}
 MOUNT, WRIST_CAMERA = "camera_mount", "wrist_cam"
 HALF_TURN_X = (0.0, 1.0, 0.0, 0.0)
 
@@ -38,7 +29,7 @@ def arrange(spec: MjSpec, look: Look) -> None:
         _place_documented(spec)
     if look.lens != "none":
         for camera in spec.cameras:
-            camera.fovy = optics.source_fovy_deg(camera.fovy)
+            camera.fovy = lens.source_fovy_deg(camera.fovy)
 
 
 def _flip_mounts(spec: MjSpec) -> None:
@@ -55,14 +46,14 @@ def _flip_mounts(spec: MjSpec) -> None:
 
 
 def _place_documented(spec: MjSpec) -> None:
-    pitch = math.radians(DOCUMENTED["top_pitch_deg"])
+    pitch = math.radians(documented.CAMERAS["top_pitch_deg"])
     for camera in spec.cameras:
-        camera.fovy = DOCUMENTED["fovy_deg"]
+        camera.fovy = documented.CAMERAS["fovy_deg"]
         if camera.name.endswith(WRIST_CAMERA):
-            camera.pos, camera.quat = DOCUMENTED["wrist_pos_m"], DOCUMENTED["wrist_quat"]
+            camera.pos, camera.quat = documented.CAMERAS["wrist_pos_m"], documented.CAMERAS["wrist_quat"]
             camera.alt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT  # not upstream's Euler angles
         else:
             # Picture right is -y, picture up is +x leaning into the sky.
-            camera.pos = DOCUMENTED["top_pos_m"]
+            camera.pos = documented.CAMERAS["top_pos_m"]
             camera.alt.type = mujoco.mjtOrientation.mjORIENTATION_XYAXES
             camera.alt.xyaxes = (0.0, -1.0, 0.0, math.cos(pitch), 0.0, math.sin(pitch))

@@ -17,7 +17,7 @@ from typing import Any
 from vla_rl.config.keys import check_section
 from vla_rl.config.schema import LookConfig
 from vla_rl.errors import ConfigError
-from vla_rl.sim import appearance, cameras, clutter, optics, shadow
+from vla_rl.sim import clutter, documented
 
 VERSION = 1  # of the formulas: part of the scene's digest as soon as a look uses any of them
 
@@ -51,7 +51,9 @@ class Look:
             ConfigError: an unknown, missing or impossible key, or keys that contradict each other.
         """
         check_section("sim.look", LookConfig, node)
-        look = cls(**node)
+        # 2 and 2.0 are one look, and must be one digest.
+        numbers = {field.name for field in dataclasses.fields(cls) if field.type == "float"}
+        look = cls(**{name: float(value) if name in numbers else value for name, value in node.items()})
         if look.patches is not None and look.clutter != "patches":
             raise ConfigError(
                 f"sim.look.patches names a folder but clutter={look.clutter} shows no cut-outs",
@@ -94,15 +96,15 @@ class Look:
             folder = used[name]
             used[name] = None if folder is None else folder_digest(folder, where=f"sim.look.{name}")
         if self.cameras == "documented":
-            used["camera_poses"] = cameras.DOCUMENTED
+            used["camera_poses"] = documented.CAMERAS
         if self.lens != "none":
-            used["lens_numbers"] = [optics.LENS_WIDENING, optics.FITTED_WRIST]
+            used["lens_numbers"] = [documented.LENS_CENTRE_DEG, documented.LENS_SOURCE_DEG, documented.FITTED_WRIST]
         if self.grade == "documented":
-            used["grade_numbers"] = optics.DOCUMENTED_GRADE
+            used["grade_numbers"] = documented.GRADE
         if self.jitter:
-            used["jitter_ranges"] = appearance.JITTER_RANGES
+            used["jitter_ranges"] = documented.JITTER
         if self.shadow_strength:
-            used["shadow_numbers"] = [shadow.LIGHT_DIRECTION, shadow.MIN_HEIGHT_M]
+            used["shadow_numbers"] = [documented.SHADOW_LIGHT, documented.SHADOW_MIN_HEIGHT_M]
         if self.clutter != "none":
             used["clutter_table"] = [dataclasses.asdict(thing) for thing in clutter.THINGS]
             used["clutter_places"] = {n: dataclasses.asdict(p) for n, p in clutter.PLACES[self.cameras].items()}

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from vla_rl.sim import clutter, optics, patches, plates, shadow
+from vla_rl.sim import clutter, documented, lens, optics, patches, plates, shadow
 from vla_rl.sim.appearance import Appearance, Jitter, draw_appearance
-from vla_rl.sim.gl import MjData, MjModel, Renderer, mujoco
+from vla_rl.sim.gl import MjData, MjModel, Renderer, mujoco, switch_effects_off
 from vla_rl.sim.look import Look
 from vla_rl.sim.pinhole import Pinhole, Pose
+from vla_rl.sim.remap import Remap, lens_remap
 
 MAX_REMEMBERED = 1024  # appearances of episodes; drawing one again gives the same
 type RendererOf = Callable[[int, int], Renderer]
@@ -32,7 +33,7 @@ class View:
     """What is fixed for a camera at a picture size: the pinhole that is rendered, and the lens behind it."""
 
     source: Pinhole
-    remap: optics.Remap | None
+    remap: Remap | None
 
     def through_lens(self, picture_HWC: np.ndarray) -> np.ndarray:
         """A source picture as the lens shows it."""
@@ -128,17 +129,17 @@ class Painter:
         if key not in self._views:
             fovy_deg = float(self.model.camera(self._camera_names[camera]).fovy[0])
             if self.look.lens == "none":
-                self._views[key] = View(Pinhole(width_px, height_px, optics.focal_px(height_px, fovy_deg)), None)
+                self._views[key] = View(Pinhole(width_px, height_px, lens.focal_px(height_px, fovy_deg)), None)
             else:
                 fitted = self.look.lens == "fitted" and camera == "wrist"
-                remap = optics.lens_remap(
+                remap = lens_remap(
                     width_px,
                     height_px,
-                    optics.lens_fovy_deg(fovy_deg),
-                    optics.FITTED_WRIST if fitted else optics.EQUIDISTANT,
+                    lens.lens_fovy_deg(fovy_deg),
+                    documented.FITTED_WRIST if fitted else documented.EQUIDISTANT,
                 )
-                rows = optics.source_size(height_px)
-                source = Pinhole(optics.source_size(width_px), rows, optics.focal_px(rows, fovy_deg))
+                rows = lens.source_size(height_px)
+                source = Pinhole(lens.source_size(width_px), rows, lens.focal_px(rows, fovy_deg))
                 self._views[key] = View(source, remap)
         return self._views[key]
 
@@ -210,7 +211,7 @@ class Painter:
         return optics.grade(picture, camera) if self.look.grade == "documented" else picture
 
     def _blur(self, picture: np.ndarray, rows: int) -> np.ndarray:
-        return optics.blur(picture, self.look.blur_px * rows / optics.REFERENCE_ROWS)
+        return optics.blur(picture, self.look.blur_px * rows / documented.REFERENCE_ROWS)
 
 
 def _behind(picture: np.ndarray, layer: np.ndarray | None, light: np.ndarray | None) -> np.ndarray:
@@ -228,13 +229,3 @@ def _mode(renderer: Renderer, name: str) -> Iterator[None]:
         yield
     finally:
         getattr(renderer, f"disable_{name}_rendering")()
-
-
-def switch_effects_off(scene: Any) -> None:
-    """No shadow map, reflection or sky: cheap, and the same on every driver."""
-    for flag in (
-        mujoco.mjtRndFlag.mjRND_SHADOW,
-        mujoco.mjtRndFlag.mjRND_REFLECTION,
-        mujoco.mjtRndFlag.mjRND_SKYBOX,
-    ):
-        scene.flags[flag] = 0

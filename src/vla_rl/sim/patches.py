@@ -17,8 +17,8 @@ from PIL import Image, ImageDraw, UnidentifiedImageError
 
 from vla_rl.errors import ConfigError
 from vla_rl.sim.clutter import THINGS, Placed
-from vla_rl.sim.optics import bilinear_weights
 from vla_rl.sim.pinhole import Pinhole, Pose
+from vla_rl.sim.remap import bilinear_weights
 
 WHERE = "sim.look.patches"
 DRAWN_PX_PER_M, SUPERSAMPLE = 1000.0, 4

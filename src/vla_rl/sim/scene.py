@@ -14,15 +14,18 @@ import functools
 import hashlib
 import json
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vla_rl.sim import assets, cameras, optics
+from vla_rl.sim import assets, cameras, lens
 from vla_rl.sim.frames import to_radians
-from vla_rl.sim.gl import MjData, MjModel, MjSpec, Renderer, mujoco, new_renderer
+from vla_rl.sim.gl import MjData, MjModel, MjSpec, Renderer, mujoco, new_renderer, switch_effects_off
 from vla_rl.sim.look import PLAIN, Look
-from vla_rl.sim.painter import Painter, switch_effects_off
 from vla_rl.sim.protocol import Protocol, protocol_named
+
+if TYPE_CHECKING:
+    from vla_rl.sim.painter import Painter
 
 CAMERA_NAMES = {"top": "top", "wrist": "wrist_cam"}
 # Bodies that count as one side of a pinch: the fixed jaw with its whole housing, and the moving jaw.
@@ -159,7 +162,7 @@ def build_model(protocol: Protocol, look: Look) -> MjModel:
     visual.headlight.ambient = visual.headlight.diffuse = [LIGHT["headlight"]] * 3
     visual.headlight.specular = [0.0] * 3
     spec.stat.extent, visual.map.znear, visual.map.zfar = 1.0, 0.01, 20.0
-    source_px = MAX_PICTURE_PX if look.lens == "none" else optics.source_size(MAX_PICTURE_PX)
+    source_px = MAX_PICTURE_PX if look.lens == "none" else lens.source_size(MAX_PICTURE_PX)
     visual.global_.offwidth = visual.global_.offheight = source_px
     return spec.compile()
 
@@ -259,7 +262,7 @@ def shared_scene(protocol_name: str, look: Look = PLAIN) -> Scene:
         protocol=protocol,
         look=look,
         model=model,
-        painter=Painter(look, model, CAMERA_NAMES) if look.painted else None,
+        painter=_painter(look, model) if look.painted else None,
         boat_qpos=int(model.jnt_qposadr[model.joint("boat").id]),
         boat_qvel=int(model.jnt_dofadr[model.joint("boat").id]),
         boat_body=model.body("boat").id,
@@ -268,6 +271,13 @@ def shared_scene(protocol_name: str, look: Look = PLAIN) -> Scene:
         contact_code_G=np.array([code_of_body.get(int(body), 0) for body in body_of_geom_G]),
         body_of_geom_G=body_of_geom_G,
     )
+
+
+def _painter(look: Look, model: MjModel) -> Painter:
+    # Imported when a look needs it: filters, matrices and picture files would double the start-up of every worker.
+    from vla_rl.sim.painter import Painter
+
+    return Painter(look, model, CAMERA_NAMES)
 
 
 def scene_digest(protocol: Protocol, look: Look) -> str:

@@ -11,16 +11,15 @@ from __future__ import annotations
 import numpy as np
 from scipy import ndimage
 
-from vla_rl.sim.optics import REFERENCE_ROWS, focal_px
+from vla_rl.sim import documented
+from vla_rl.sim.lens import focal_px
 from vla_rl.sim.pinhole import Pinhole, Pose
 
-LIGHT_DIRECTION = (-0.1913, 0.4619, -0.8660)  # the way the light travels, world frame
-MIN_HEIGHT_M = 0.003  # lower points rest on the table; they would only add the noise of the depth buffer
 # The documented edge is quoted in pixels of the lens source: 480 rows, fovy 72 degrees.
-REFERENCE_FOCAL_PX = focal_px(REFERENCE_ROWS, 72.0)
+REFERENCE_FOCAL_PX = focal_px(documented.REFERENCE_ROWS, documented.LENS_SOURCE_DEG)
 
 
-def cast(points_N3: np.ndarray, light: tuple[float, float, float] = LIGHT_DIRECTION) -> np.ndarray:
+def cast(points_N3: np.ndarray, light: tuple[float, float, float] = documented.SHADOW_LIGHT) -> np.ndarray:
     """Where the shadows of world points fall on the plane z = 0, float64 [N, 3] metres."""
     direction = np.asarray(light)
     return points_N3 - points_N3[:, 2:] / direction[2] * direction
@@ -60,7 +59,7 @@ def contact_shadow(
     """
     rows, columns = np.nonzero(foreground_HW)
     points_N3 = camera.unproject(depth_HW, rows, columns, pose)
-    feet_N3 = cast(points_N3[points_N3[:, 2] > MIN_HEIGHT_M])
+    feet_N3 = cast(points_N3[points_N3[:, 2] > documented.SHADOW_MIN_HEIGHT_M])
     x_min, x_max, y_min, y_max = table_m
     x, y = feet_N3[:, 0], feet_N3[:, 1]
     feet_N3 = feet_N3[(x >= x_min) & (x <= x_max) & (y >= y_min) & (y <= y_max)]
