@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+from vla_rl.config.schema import LookConfig
 from vla_rl.policy.molmo2 import TwinArchitecture
 from vla_rl.sft.demos import DemoSummary, record_demos
 
@@ -17,6 +19,7 @@ ENV: dict[str, Any] = {
     "max_ticks": 900,
     "terminate_on": "never",
     "stop_hopeless": False,
+    "look": dataclasses.asdict(LookConfig()),
 }
 TINY = TwinArchitecture(
     image_px=32, patch_px=8, vision_width=32, vision_layers=2, vision_mlp=64, text_width=64, text_layers=2,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from vla_rl.config.schema import LookConfig
 from vla_rl.sim.env import BoatToDisk
 
+PLAIN_LOOK = dataclasses.asdict(LookConfig())
 SETTINGS: dict[str, Any] = {
     "protocol": "sim100b",
     "image_px": 112,
@@ -16,6 +19,7 @@ SETTINGS: dict[str, Any] = {
     "max_ticks": 900,
     "terminate_on": "success_strict",
     "stop_hopeless": False,
+    "look": PLAIN_LOOK,
 }
 
 

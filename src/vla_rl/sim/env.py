@@ -9,6 +9,7 @@ renderer per process.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -19,6 +20,7 @@ from vla_rl.errors import ConfigError, RolloutError
 from vla_rl.sim import metrics as M
 from vla_rl.sim.frames import CAMERAS, to_degrees, to_radians
 from vla_rl.sim.gl import mujoco
+from vla_rl.sim.look import Look
 from vla_rl.sim.protocol import Protocol
 from vla_rl.sim.scene import MAX_PICTURE_PX, scene_digest, shared_scene
 from vla_rl.sim.snapshot import EnvSnapshot, derived_arrays, load
@@ -39,9 +41,10 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
         max_ticks: the episode is truncated after this many ticks.
         terminate_on: ``success_documented``, ``success_strict`` or ``never``.
         stop_hopeless: also terminate once the boat cannot be placed any more.
+        look: the keys of `vla_rl.config.schema.LookConfig`: what pictures look like.
 
     Raises:
-        ConfigError: unknown protocol or test, or lengths that do not fit.
+        ConfigError: unknown protocol or test, lengths that do not fit, or a look that cannot be shown.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
@@ -56,6 +59,7 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
         max_ticks: int,
         terminate_on: str,
         stop_hopeless: bool,
+        look: Mapping[str, Any],
     ) -> None:
         if terminate_on not in TERMINATE_ON:
             raise ConfigError(
@@ -65,7 +69,7 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
             raise ConfigError(f"an episode of {max_ticks} ticks", where="sim.max_ticks", remedy="at least 1")
         if not 1 <= image_px <= MAX_PICTURE_PX:
             raise ConfigError(f"pictures of {image_px} px", where="sim.image_px", remedy=f"1 to {MAX_PICTURE_PX}")
-        self.scene = shared_scene(protocol)
+        self.scene = shared_scene(protocol, Look.from_config(look))
         execute_ticks = self.scene.protocol.execute_ticks
         if chunk_ticks < execute_ticks:
             raise ConfigError(
@@ -80,7 +84,7 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
             execute_ticks,
         )
         self.terminate_on, self.stop_hopeless = terminate_on, stop_hopeless
-        self.scene_hash = scene_digest(self.scene.protocol)
+        self.scene_hash = scene_digest(self.scene.protocol, self.scene.look)
         self.data = mujoco.MjData(self.scene.model)
         self.seed = -1
         self._trace: list[M.TickSample] = []
@@ -193,7 +197,7 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
 
     def get_frame(self, camera: str, width_px: int, height_px: int) -> np.ndarray:
         """uint8 [height, width, 3] of the present moment, e.g. for a video."""
-        return self.scene.picture(self.data, camera, width_px, height_px)
+        return self.scene.picture(self.data, camera, width_px, height_px, seed=self.seed, tick=self.ticks)
 
     def render(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The top camera at 480 x 480."""

@@ -14,15 +14,20 @@ import functools
 import hashlib
 import json
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vla_rl.sim import assets
+from vla_rl.sim import assets, cameras, lens
 from vla_rl.sim.frames import to_radians
-from vla_rl.sim.gl import MjData, MjModel, MjSpec, Renderer, mujoco, new_renderer
+from vla_rl.sim.gl import MjData, MjModel, MjSpec, Renderer, mujoco, new_renderer, switch_effects_off
+from vla_rl.sim.look import PLAIN, Look
 from vla_rl.sim.protocol import Protocol, protocol_named
 from vla_rl.sim.robot import robot_spec
 from vla_rl.sim.spawn import mask_digest
+
+if TYPE_CHECKING:
+    from vla_rl.sim.painter import Painter
 
 INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 CAMERA_NAMES = {"top": "top", "wrist": "wrist_cam"}
@@ -114,8 +119,8 @@ def _add_top_camera(spec: MjSpec, protocol: Protocol) -> None:
     spec.worldbody.add_camera(name="top", pos=position, quat=quat, fovy=protocol.top_camera_fovy_deg)
 
 
-def build_model(protocol: Protocol) -> MjModel:
-    """Compile the world of `protocol`.
+def build_model(protocol: Protocol, look: Look) -> MjModel:
+    """Compile the world of `protocol` with the cameras and bracket of `look`.
 
     Raises:
         MachineError: the robot model is not installed.
@@ -124,6 +129,7 @@ def build_model(protocol: Protocol) -> MjModel:
     _add_furniture(spec, protocol)
     _add_boat(spec, protocol)
     _add_top_camera(spec, protocol)
+    cameras.arrange(spec, look)
     option, visual = spec.option, spec.visual
     option.timestep = protocol.timestep_s
     option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
@@ -137,7 +143,8 @@ def build_model(protocol: Protocol) -> MjModel:
     visual.headlight.ambient = visual.headlight.diffuse = [LIGHT["headlight"]] * 3
     visual.headlight.specular = [0.0] * 3
     spec.stat.extent, visual.map.znear, visual.map.zfar = 1.0, 0.01, 20.0
-    visual.global_.offwidth = visual.global_.offheight = MAX_PICTURE_PX
+    source_px = MAX_PICTURE_PX if look.lens == "none" else lens.source_size(MAX_PICTURE_PX)
+    visual.global_.offwidth = visual.global_.offheight = source_px
     return spec.compile()
 
 
@@ -146,7 +153,9 @@ class Scene:
     """A compiled world and what is known about it. Shared within a process; holds no episode.
 
     Attributes:
+        look: its appearance.
         model: the MuJoCo model.
+        painter: makes the pictures of a look that is more than cameras; None: they come straight from the renderer.
         boat_qpos, boat_qvel: first index of the boat's 7 positions and 6 velocities.
         boat_body: body id of the boat.
         ctrl_low_rad, ctrl_high_rad: float64 [6], range of the servo targets.
@@ -155,7 +164,9 @@ class Scene:
     """
 
     protocol: Protocol
+    look: Look
     model: MjModel
+    painter: Painter | None
     boat_qpos: int
     boat_qvel: int
     boat_body: int
@@ -233,38 +244,42 @@ class Scene:
         bodies_C2 = self.body_of_geom_G[data.contact.geom]
         return int((((bodies_C2 == self.boat_body).any(axis=1)) & (bodies_C2 != 0).all(axis=1)).sum())
 
-    def picture(self, data: MjData, camera: str, width_px: int, height_px: int) -> np.ndarray:
-        """uint8 [height, width, 3] from camera ``"top"`` or ``"wrist"``; no shadows, no multisampling.
+    def picture(self, data: MjData, camera: str, width_px: int, height_px: int, *, seed: int, tick: int) -> np.ndarray:
+        """uint8 [height, width, 3] from camera ``"top"`` or ``"wrist"``; no shadow map, no multisampling.
+
+        Args:
+            seed: environment seed; decides what the look draws for the episode.
+            tick: control ticks since reset; with the seed it keys the sensor noise.
 
         Raises:
             MachineError: this machine cannot render.
         """
+        if self.painter is not None:
+            return self.painter.paint(self._renderer, data, camera, (width_px, height_px), seed=seed, tick=tick)
+        renderer = self._renderer(width_px, height_px)
+        renderer.update_scene(data, CAMERA_NAMES[camera])
+        switch_effects_off(renderer.scene)
+        return renderer.render()
+
+    def _renderer(self, width_px: int, height_px: int) -> Renderer:
         size = (width_px, height_px)
         if size not in self._renderers:
             self._renderers[size] = new_renderer(self.model, width_px, height_px)
-        renderer = self._renderers[size]
-        renderer.update_scene(data, CAMERA_NAMES[camera])
-        for flag in (
-            mujoco.mjtRndFlag.mjRND_SHADOW,
-            mujoco.mjtRndFlag.mjRND_REFLECTION,
-            mujoco.mjtRndFlag.mjRND_SKYBOX,
-        ):
-            renderer.scene.flags[flag] = 0
-        return renderer.render()
+        return self._renderers[size]
 
 
-def shared_scene(protocol: str | Protocol) -> Scene:
-    """The process's one `Scene` of a protocol, given by id or (for ablations) by its constants.
+def shared_scene(protocol: str | Protocol, look: Look = PLAIN) -> Scene:
+    """The process's one `Scene` of a look and a protocol, given by id or (for ablations) by its constants.
 
     Raises:
         ConfigError: no protocol has this id.
     """
-    return _scene(protocol_named(protocol) if isinstance(protocol, str) else protocol)
+    return _scene(protocol_named(protocol) if isinstance(protocol, str) else protocol, look)
 
 
 @functools.cache
-def _scene(protocol: Protocol) -> Scene:
-    model = build_model(protocol)
+def _scene(protocol: Protocol, look: Look) -> Scene:
+    model = build_model(protocol, look)
     code_of_body = {model.body("boat").id: BOAT_CODE}
     code_of_body |= {model.body(name).id: FIXED_BIT for name in FIXED_SIDE} | {
         model.body(name).id: MOVING_BIT for name in MOVING_SIDE
@@ -273,7 +288,9 @@ def _scene(protocol: Protocol) -> Scene:
     body_of_geom_G[model.geom("disk").id] = 0
     return Scene(
         protocol=protocol,
+        look=look,
         model=model,
+        painter=_painter(look, model) if look.painted else None,
         boat_qpos=int(model.jnt_qposadr[model.joint("boat").id]),
         boat_qvel=int(model.jnt_dofadr[model.joint("boat").id]),
         boat_body=model.body("boat").id,
@@ -284,10 +301,17 @@ def _scene(protocol: Protocol) -> Scene:
     )
 
 
-def scene_digest(protocol: Protocol) -> str:
+def _painter(look: Look, model: MjModel) -> Painter:
+    # Imported when a look needs it: filters, matrices and picture files would double the start-up of every worker.
+    from vla_rl.sim.painter import Painter
+
+    return Painter(look, model, CAMERA_NAMES)
+
+
+def scene_digest(protocol: Protocol, look: Look = PLAIN) -> str:
     """SHA-256 of all that decides physics and pictures, except MuJoCo's version. Differs between any two protocols."""
     world = [BOAT_PARTS, BOAT_CONTACT, TABLE_COLOUR, DISK_COLOUR, FLOOR_COLOUR, LIGHT, SOLVER]
-    content = [protocol.constants(), assets.robot_digest(), assets.simplification(), world]
+    content = [protocol.constants(), look.constants(), assets.robot_digest(), assets.simplification(), world]
     if protocol.spawn == "v2":
         content.append(mask_digest())
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
