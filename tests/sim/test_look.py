@@ -25,7 +25,8 @@ from vla_rl.sim.cameras import HALF_TURN_X
 from vla_rl.sim.env import BoatToDisk
 from vla_rl.sim.gl import mujoco, new_renderer, switch_effects_off
 from vla_rl.sim.look import PLAIN, Look
-from vla_rl.sim.protocol import PROTOCOLS, spawn_v1
+from vla_rl.sim.protocol import PROTOCOLS
+from vla_rl.sim.spawn import spawn_v1
 from vla_rl.sim.scene import CAMERA_NAMES, scene_digest, shared_scene
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -214,7 +215,7 @@ def test_the_boats_colour_tells_nothing_about_where_it_is() -> None:
     system, both from ``default_rng(seed)``, the same regression recovers the spawn exactly.
     """
     band = range(200)
-    spawns = np.array([dataclasses.astuple(spawn_v1(seed, SIM100B)) for seed in band])
+    spawns = np.array([(s.x_m, s.y_m, s.yaw_rad) for s in (spawn_v1(seed, SIM100B) for seed in band)])
     look = Look.from_config(PLAIN_LOOK | {"jitter": True})
     ours = [draw_appearance(look, seed, 0).jitter for seed in band]
     described = [draw_jitter(np.random.default_rng(seed)) for seed in band]
@@ -317,7 +318,7 @@ def test_the_flipped_bracket_moves_in_the_picture_too(make_env: MakeEnv) -> None
         here, there = (getattr(env.data, data_name)[c] for env, c in zip((standard, flipped), camera, strict=True))
         np.testing.assert_allclose(here, there, atol=1e-9)
 
-    model = shared_scene.__wrapped__("sim100b").model  # one of our own, to be spoilt
+    model = build_model(SIM100B, PLAIN)  # one of our own, to be spoilt
     for geom in np.flatnonzero(model.geom_bodyid == model.body("camera_mount").id):
         model.geom_pos[geom, 1:] *= -1.0
         turned = np.empty(4)
