@@ -35,7 +35,8 @@ MakeEnv = Callable[..., BoatToDisk]
 # Counts of 255 (mean absolute difference over both 112 px pictures) that any two looks are apart in the fixed state of
 # the contact sheet. The nearest are the documented cameras with and without shadows, at 0.77.
 MIN_DISTANCE = 0.5
-GOLDEN_TOLERANCE = 3.0  # counts: palette, and rasterisers that differ by a pixel along edges
+# Counts that a cell of the stored sheet may be off, for rasterisers that differ along edges; a missing shadow is 1.5.
+GOLDEN_TOLERANCE = 1.0
 
 
 @functools.cache
@@ -365,11 +366,14 @@ def test_any_two_looks_are_apart(bench: Any, every_look: dict[str, BoatToDisk]) 
 
 def test_the_contact_sheet_in_the_documentation_is_up_to_date(bench: Any, every_look: dict[str, BoatToDisk]) -> None:
     path = ROOT / "docs" / "looks.png"
-    golden, now = (
-        np.asarray(image.convert("RGB"), int) for image in (Image.open(path), bench.contact_sheet(every_look))
-    )
+    with Image.open(path) as image:
+        golden = np.asarray(image.convert("RGB"), int)
+    now = np.asarray(bench.contact_sheet(every_look), int)
     assert golden.shape == now.shape, "repeat: python benchmarks/looks.py --sheet docs/looks.png"
-    assert np.abs(golden - now).mean() < GOLDEN_TOLERANCE
+    off = np.abs(golden - now).mean(axis=2)
+    for rows in np.array_split(off, -(-len(every_look) // bench.COLUMNS)):
+        for cell in np.array_split(rows, 2 * bench.COLUMNS, axis=1):
+            assert cell.mean() < GOLDEN_TOLERANCE
     assert path.stat().st_size < 400_000
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy import ndimage
 
 from vla_rl.sim import shadow
 from vla_rl.sim.env import BoatToDisk
@@ -98,3 +99,12 @@ def test_pixels_and_world_points_agree_with_mujocos_pictures(make_env: Callable[
     np.testing.assert_allclose(back_rows, rows, atol=1e-6)
     np.testing.assert_allclose(back_columns, columns, atol=1e-6)
     np.testing.assert_allclose(back_depth, depth[rows, columns], atol=1e-6)
+
+
+def test_a_wide_blur_on_a_coarser_grid_is_the_blur() -> None:
+    rng = np.random.default_rng(0)
+    occupied = (rng.random((203, 170)) < 0.01).astype(float)
+    occupied[60:100, 40:90] = 1.0
+    for sigma_px in (3.0, 13.0, 28.0):
+        exact = ndimage.gaussian_filter(occupied, sigma_px, mode="nearest", truncate=4.0)
+        np.testing.assert_allclose(shadow.soften(occupied, sigma_px), exact, atol=0.02)

@@ -53,7 +53,8 @@ class Look:
         check_section("sim.look", LookConfig, node)
         # 2 and 2.0 are one look, and must be one digest.
         numbers = {field.name for field in dataclasses.fields(cls) if field.type == "float"}
-        look = cls(**{name: float(value) if name in numbers else value for name, value in node.items()})
+        values: dict[str, Any] = {name: float(value) if name in numbers else value for name, value in node.items()}
+        look = cls(**values)
         if look.patches is not None and look.clutter != "patches":
             raise ConfigError(
                 f"sim.look.patches names a folder but clutter={look.clutter} shows no cut-outs",

@@ -15,6 +15,7 @@ from vla_rl.sim import documented
 from vla_rl.sim.lens import focal_px
 from vla_rl.sim.pinhole import Pinhole, Pose
 
+COARSE_SIGMA_PX = 6.0
 # The documented edge is quoted in pixels of the lens source: 480 rows, fovy 72 degrees.
 REFERENCE_FOCAL_PX = focal_px(documented.REFERENCE_ROWS, documented.LENS_SOURCE_DEG)
 
@@ -66,5 +67,17 @@ def contact_shadow(
     row, column, depth = camera.project(feet_N3, pose)
     seen = depth > 1e-6
     occupied = np.minimum(splat(row[seen], column[seen], depth_HW.shape), 1.0)
-    sigma = sigma_px * camera.focal_px / REFERENCE_FOCAL_PX
-    return ndimage.gaussian_filter(occupied, sigma, mode="nearest", truncate=2.5).astype(np.float32)
+    return soften(occupied, sigma_px * camera.focal_px / REFERENCE_FOCAL_PX)
+
+
+def soften(map_HW: np.ndarray, sigma_px: float) -> np.ndarray:
+    """Gaussian blur, float32; a wide one is done on a coarser grid, which its result does not resolve anyway."""
+    step = max(1, int(sigma_px / COARSE_SIGMA_PX))
+    height, width = map_HW.shape
+    rows, columns = -(-height // step), -(-width // step)
+    padded = np.pad(map_HW, ((0, rows * step - height), (0, columns * step - width)), mode="edge")
+    coarse = padded.reshape(rows, step, columns, step).mean(axis=(1, 3))
+    soft = ndimage.gaussian_filter(coarse, sigma_px / step, mode="nearest", truncate=2.5)
+    if step > 1:
+        soft = ndimage.zoom(soft, step, order=1, mode="nearest", grid_mode=True)[:height, :width]
+    return np.asarray(soft, np.float32)
