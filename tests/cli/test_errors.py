@@ -19,7 +19,7 @@ def vla_rl(*arguments, **environment):
     ("arguments", "expected"),
     [
         (["train", "geometry.seds=4"], "did you mean geometry.seeds?"),
-        (["train", "reward=v9"], "options: v1, v1_floored"),
+        (["train", "reward=v9"], "options: v1, v1_floored, v2"),
         (["train", "run.device=tpu"], "auto, cpu, cuda"),
         (["train", "eval.seeds=200000"], "may not be used for eval"),
         (["train", "geometry.train_seed_base=300"], "may not be used for train"),
@@ -29,6 +29,9 @@ def vla_rl(*arguments, **environment):
         (["eval", "eval.frames=black"], "own, foreign"),
         (["eval", "eval.frames=foreign", "eval.seeds=300"], "two seeds"),
         (["eval", "policy=expert", "sampler.batch_rows=3"], "sampler.batch_rows"),
+        (["eval", "eval.seeds=300-301", "--video", "302"], "302 is not evaluated"),
+        (["eval", "--video", "first"], "'first' is no seed"),
+        (["train", "eval.traces=true"], "eval.traces"),
         (["train", "optim.lr=nan"], "finite"),
         (["train", "loss.weighting=foo"], "token, episode"),
         (["eval", "eval.seeds=3-1"], "backwards"),

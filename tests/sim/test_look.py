@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -26,8 +25,8 @@ from vla_rl.sim.env import BoatToDisk
 from vla_rl.sim.gl import mujoco, new_renderer, switch_effects_off
 from vla_rl.sim.look import PLAIN, Look
 from vla_rl.sim.protocol import PROTOCOLS
+from vla_rl.sim.scene import CAMERA_NAMES, build_model, scene_digest
 from vla_rl.sim.spawn import spawn_v1
-from vla_rl.sim.scene import CAMERA_NAMES, scene_digest, shared_scene
 
 ROOT = Path(__file__).resolve().parents[2]
 SIM100B = PROTOCOLS["sim100b"]

@@ -11,7 +11,6 @@ import pytest
 from vla_rl.sim import assets
 from vla_rl.sim.frames import JOINTS, to_degrees, to_radians
 from vla_rl.sim.gl import mujoco
-from vla_rl.sim.look import PLAIN
 from vla_rl.sim.protocol import PROTOCOLS
 from vla_rl.sim.scene import Scene, scene_digest, shared_scene
 

@@ -120,6 +120,7 @@ class EvalConfig:
         "own, or foreign: each episode is shown another one's pictures (the policy's blind floor)",
         choices=("own", "foreign"),
     )
+    traces: bool = key(False, "also write traces.jsonl: distance and grip of every episode, tick by tick")
 
 
 @dataclass
@@ -136,6 +137,9 @@ class PolicyConfig:
     checkpoint: str = key(MISSING, "bundled:<name> or a policy directory")
     serve_head: str = key("ar", "which head acts: ar is the token head")
     task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction given to the policy")
+    allow_scene_mismatch: bool = key(
+        False, "let the policy act in another scene than the one it was trained in; every result then says so"
+    )
 
 
 @dataclass
@@ -222,6 +226,15 @@ class RewardV1Config:
     tip_penalty: float = key(2.0, "cm taken if the boat ends tipped", at_least=0)
     strike_penalty: float = key(5.0, "cm taken if the reset touched the boat", at_least=0)
     progress_floor_cm: float | None = key(None, "lower bound of the progress term; null is the documented reward")
+
+
+@dataclass
+class RewardV2Config:
+    _target_: str = "vla_rl.rl.reward.RewardV2"
+    success_bonus: float = key(10.0, "cm granted for success", at_least=0)
+    tip_penalty: float = key(2.0, "cm taken if the boat ends tipped", at_least=0)
+    strike_penalty: float = key(5.0, "cm taken if the reset touched the boat", at_least=0)
+    shove_penalty: float = key(0.5, "cm taken for each cm that the boat moves without being pinched", at_least=0)
 
 
 @dataclass
@@ -371,6 +384,7 @@ SCHEMAS: dict[tuple[str, str], type] = {
     ("pool", "schema_serial"): SerialPoolConfig,
     ("pool", "schema_processes"): ProcessPoolConfig,
     ("reward", "schema_v1"): RewardV1Config,
+    ("reward", "schema_v2"): RewardV2Config,
     ("logger", "schema_none"): NoLoggerConfig,
     ("logger", "schema_wandb"): WandbLoggerConfig,
 }

@@ -264,6 +264,16 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
         return len(self._trace) - 1
 
     @property
+    def tick_s(self) -> float:
+        """Duration of one control tick in seconds."""
+        return self.scene.protocol.tick_s
+
+    @property
+    def trace(self) -> tuple[M.TickSample, ...]:
+        """The episode so far: the settled state after reset, then one sample a tick."""
+        return tuple(self._trace)
+
+    @property
     def last_sample(self) -> M.TickSample:
         """The newest sample of the trace."""
         return self._trace[-1]
@@ -280,7 +290,12 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
             gymnasium.error.ResetNeeded: before the first reset.
         """
         self._require_episode()
-        return M.episode_metrics(self._trace, reset_strikes=self._strikes, terminate_on=self.terminate_on)
+        return M.episode_metrics(
+            self._trace,
+            reset_strikes=self._strikes,
+            terminate_on=self.terminate_on,
+            tick_s=self.tick_s,
+        )
 
     def _require_episode(self) -> None:
         if not self._trace:
