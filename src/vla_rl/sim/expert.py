@@ -20,7 +20,7 @@ a deliberate miss, which is not stored; the recovery from it is.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,13 +29,22 @@ from vla_rl.sim.env import BoatToDisk
 from vla_rl.sim.frames import to_degrees
 from vla_rl.sim.gl import mujoco
 from vla_rl.sim.ik import ArmKinematics
-from vla_rl.sim.manoeuvres import Abandon, Manoeuvres
+from vla_rl.sim.manoeuvres import STUCK_DEG, Abandon, Manoeuvres
 from vla_rl.sim.phases import CLOSED_DEG, HOVER_M, CabinInHand, Hand, Phase, World, phase
 
 HOME_DEG = 1.0  # the episode ends this near to home
 # The command is taken anew from the measured joints once the servos have lost it by this much.
-LOST_DEG = 8.0
+LOST_DEG = 12.0
 REACHING = (Phase.RISE, Phase.APPROACH, Phase.DESCEND)
+
+
+@dataclass(frozen=True)
+class Action:
+    """What is due: the phase, joint targets float64 [6] in degrees for the next tick, and whether it is the last one."""
+
+    phase: Phase
+    target_deg: np.ndarray
+    last: bool
 
 
 class ScriptedExpert:
@@ -85,27 +94,28 @@ class ScriptedExpert:
         Raises:
             Abandon: the expert cannot go on, or it takes too long.
         """
-        while True:
-            phase_now, target_deg = self.act(recorder.told_deg)
-            recorder.tick(phase_now, target_deg)
-            if phase_now is Phase.HOME and np.abs(target_deg - self._home_deg).max() < HOME_DEG:
-                return
+        finished = False
+        while not finished:
+            action = self.act(recorder.told_deg)
+            recorder.tick(action.phase, action.target_deg)
+            finished = action.last
 
-    def act(self, told_deg: np.ndarray | None = None) -> tuple[Phase, np.ndarray]:
+    def act(self, told_deg: np.ndarray | None = None) -> Action:
         """The law itself: what the present state of the environment calls for.
 
         Args:
             told_deg: [6], the target commanded last; None: the one that the servos hold.
 
-        Returns:
-            the phase, and joint targets float64 [6] in degrees for the next tick.
-
         Raises:
-            Abandon: the boat lies on its side, is lost, or boat or disk cannot be reached.
+            Abandon: as `Manoeuvres.step`.
         """
         world = self.observe(told_deg)
-        phase_now = phase(world)
-        return phase_now, world.aim_deg + self._manoeuvres.step(phase_now, world)
+        due = phase(world)
+        step_deg = self._manoeuvres.step(due, world)
+        target_deg = world.aim_deg + step_deg
+        # Where the boat on its disk stands in the way of home, this is as near as the arm gets.
+        near = np.abs(target_deg - self._home_deg).max() < HOME_DEG or np.abs(step_deg).max() < STUCK_DEG
+        return Action(due, target_deg, due is Phase.HOME and bool(near or world.lost))
 
     def observe(self, told_deg: np.ndarray | None = None) -> World:
         """The world of the present moment; arguments as for `act`."""
@@ -113,19 +123,23 @@ class ScriptedExpert:
         told_deg = to_degrees(data.ctrl[:6]) if told_deg is None else told_deg
         # Where the servos have no pull left: the measured angle, further along by what they trail at this speed.
         led_deg = to_degrees(data.qpos[:6] + self._servo_lag_s * data.qvel[:6])
-        if np.abs(told_deg - led_deg)[:5].max() > LOST_DEG:
+        lost = np.abs(told_deg - led_deg)[:5].max() > LOST_DEG
+        if lost:
             told_deg = np.append(led_deg[:5], told_deg[5])
         boat, velocity = scene.boat_qpos, data.qvel[scene.boat_qvel : scene.boat_qvel + 6]
         rotation = np.empty(9)
         mujoco.mju_quat2Mat(rotation, data.qpos[boat + 3 : boat + 7])
         return World(
+            joints_deg=env.state_deg,
             hand=self._hand(env.state_deg),
             aim=self._hand(told_deg),
             aim_deg=told_deg,
             boat_m=data.qpos[boat : boat + 3].copy(),
             boat_rotation=rotation.reshape(3, 3),
+            arm_speed=float(np.abs(data.qvel[:6]).max()),
             boat_speed=float(np.abs(velocity).max()),
-            grip=scene.grip_code(data),
+            lost=bool(lost),
+            grip=env.last_sample.grip,
             disk_xy_m=disk_xy_m(env),
             disk_top_m=scene.protocol.disk_top_m,
         )

@@ -29,18 +29,20 @@ from vla_rl.sim.phases import (
     CabinInHand,
     Phase,
     World,
-    hover_z_m,
+    height_missing_m,
     lowering_radius_m,
 )
 from vla_rl.sim.protocol import Protocol
 
 RAMP_DEG, RAMP_M = 9.0, 0.012
 # Away from table and disk a slight tilt is worth the reach; where the jaws work the tool points straight down.
-UPRIGHT, TILT_ALLOWED, OVER_DISK_TILT = 0.1, 0.03, 0.02
+UPRIGHT, TILT_ALLOWED, TILTS = 0.1, 0.03, (0.03, 0.006, 0.0015, 0.0003)
 CABIN_JAW_DEG = 2.0  # the jaw's angle on the cabin's sides
+FOLDED_M, UNFOLDED_DEG = 0.130, np.array([-90.0, 50.0, 75.0])  # lift, elbow and wrist, tool well up
 STRIDE_M = 0.020  # straight lines are cut into chords of this length
 SLOW_BELOW_M = 0.010
-STILL, STUCK_DEG = 0.05, 0.3
+STILL, STUCK_DEG, MAX_TURN_RAD = 0.05, 0.05, 0.05
+CARRYING = (Phase.LIFT, Phase.TRAVERSE, Phase.LOWER)
 UP = np.array([0.0, 0.0, 1.0])
 
 
@@ -78,9 +80,15 @@ class Manoeuvres:
         """Change of the joint targets float64 [6] in degrees for the next tick.
 
         Raises:
-            Abandon: the boat lies on its side, is lost, or boat or disk cannot be reached.
+            Abandon: the boat lies on its side or is lost, boat or disk cannot be reached, or the arm is in its own way.
         """
-        return self._steps[phase](world)
+        joints_rad = np.deg2rad(world.joints_deg)
+        if world.lost and phase is not Phase.HOME and self._arm.strikes_itself(joints_rad[:5], joints_rad[5]):
+            raise Abandon("the arm is in its own way")
+        step_deg = self._steps[phase](world)
+        if np.abs(step_deg).max() < STUCK_DEG and world.arm_speed < STILL and phase is not Phase.HOME:
+            raise Abandon(f"the {'disk' if phase in CARRYING else 'boat'} is out of reach")
+        return step_deg
 
     def close_jaw(self, world: World) -> np.ndarray:
         """The step [6] that closes the jaws where the hand is, whatever is there."""
@@ -88,22 +96,28 @@ class Manoeuvres:
 
     # -------------------------------------------------------------------------------------- picking up
     def _rise(self, world: World) -> np.ndarray:
-        """Straight up beside or over the boat; the jaws stay as they are, lest they sweep it."""
+        """Straight up beside or over the boat; the jaws stay as they are, lest they sweep it.
+
+        Close to its base the arm is folded and would strike itself on the way up: it unfolds instead, which lifts it.
+        """
         _check_boat(world)
+        if self._arm.radius_m(world.aim.point(OPEN_TOOL)) < FOLDED_M:
+            unfolded_deg = np.concatenate([world.aim_deg[:1], UNFOLDED_DEG, world.aim_deg[4:5]])
+            return self._together(world, unfolded_deg, float(world.aim_deg[5]), NEAR_DEG_S)
         return self._up(world, heading_rad=None)
 
     def _approach(self, world: World) -> np.ndarray:
         _check_boat(world)
         now_deg = world.aim_deg[:5]
         above = min(self._above(world), key=lambda pose_deg: np.abs(pose_deg - now_deg).max())
-        if np.abs(above - now_deg).max() < STUCK_DEG:
-            raise Abandon("the boat is out of reach")
         begun = float(np.abs(self._home_deg - world.aim_deg).max()) / RAMP_DEG
         way = self._together(world, above, OPEN_DEG, FREE_DEG_S, begun=begun)
         return self._leaving(world, way)
 
     def _descend(self, world: World) -> np.ndarray:
-        return self._line(world, OPEN_TOOL, world.grasp_m, NEAR_DEG_S, OPEN_DEG, heading_rad=_nearer_heading(world), brake=True)
+        return self._line(
+            world, OPEN_TOOL, world.grasp_m, NEAR_DEG_S, OPEN_DEG, heading_rad=_nearer_heading(world), brake=True
+        )
 
     def _close(self, world: World) -> np.ndarray:
         """The arm carries the fixed jaw to the cabin while the other one closes: both touch it at about the same time."""
@@ -136,12 +150,10 @@ class Manoeuvres:
         )
 
     def _traverse(self, world: World) -> np.ndarray:
-        over_m = np.append(world.disk_xy_m, CARRY_KEEL_M)
         start_rad = np.append(self._arm.guess(world.disk_xy_m, 0.0)[:4], np.deg2rad(world.aim_deg[4]))
-        over = self._arm.solve(
-            over_m, world.keel_in_hand, start_rad, jaw_heading_rad=None, vertical_weight=OVER_DISK_TILT
-        )
-        if over.error_m > 0.020:
+        over_m = np.append(world.disk_xy_m, CARRY_KEEL_M)
+        over = self._over(over_m, world.keel_in_hand, start_rad, None)
+        if over is None:
             raise Abandon("the disk is out of reach")
         way = self._together(world, np.rad2deg(over.joints_rad), CLOSED_DEG, FREE_DEG_S, brake=True)
         high = min((world.keel_aim_m[2] - LIFTED_KEEL_M) / RAMP_M, 1.0)
@@ -176,24 +188,41 @@ class Manoeuvres:
         return self._up(world, heading_rad=world.aim.heading_rad)
 
     def _home(self, world: World) -> np.ndarray:
-        return self._leaving(world, self._together(world, self._home_deg[:5], float(self._home_deg[5]), FREE_DEG_S, brake=True))
+        return self._leaving(
+            world, self._together(world, self._home_deg[:5], float(self._home_deg[5]), FREE_DEG_S, brake=True)
+        )
 
     # -------------------------------------------------------------------------------------- small steps
     def _up(self, world: World, *, heading_rad: float | None) -> np.ndarray:
         start_m = world.aim.point(OPEN_TOOL)
-        goal_m = np.append(start_m[:2], hover_z_m(world) + HOVER_M)
+        goal_m = start_m + 2 * HOVER_M * UP
         begun = CabinInHand.seen(world.aim, world).above_m / RAMP_M
         return self._line(
-            world, OPEN_TOOL, goal_m, NEAR_DEG_S, OPEN_DEG if world.aim.jaw_deg > NEARLY_OPEN_DEG else world.aim.jaw_deg, heading_rad=heading_rad,
-            vertical_weight=TILT_ALLOWED, begun=begun,
+            world,
+            OPEN_TOOL,
+            goal_m,
+            NEAR_DEG_S,
+            OPEN_DEG if world.aim.jaw_deg > NEARLY_OPEN_DEG else world.aim.jaw_deg,
+            heading_rad=heading_rad,
+            vertical_weight=TILT_ALLOWED,
+            begun=begun,
         )
 
     def _leaving(self, world: World, way: np.ndarray) -> np.ndarray:
         """A free motion that begins low: it turns from rising to its own way within the margin below hovering."""
-        high = 1.0 + (world.aim.point(OPEN_TOOL)[2] - hover_z_m(world)) / LOW_MARGIN_M
+        high = 1.0 - height_missing_m(world) / LOW_MARGIN_M
         return way if high >= 1.0 else high * way + (1.0 - high) * self._up(world, heading_rad=None)
 
-    def _together(self, world: World, arm_deg: np.ndarray, jaw_deg: float, speed_deg_s: float, *, begun: float = 1.0, brake: bool = False) -> np.ndarray:
+    def _together(
+        self,
+        world: World,
+        arm_deg: np.ndarray,
+        jaw_deg: float,
+        speed_deg_s: float,
+        *,
+        begun: float = 1.0,
+        brake: bool = False,
+    ) -> np.ndarray:
         """One tick along the straight line in joint space on which all joints arrive together."""
         way_deg = np.append(arm_deg, jaw_deg) - world.aim_deg
         part = self._pace.part(way_deg[:5], speed_deg_s, begun=begun, brake=brake)
@@ -250,15 +279,23 @@ class Manoeuvres:
         poses: list[np.ndarray] = []
         for heading_rad in (across_rad, across_rad + np.pi):
             guess_rad = self._arm.guess(grasp_m[:2], heading_rad)
-            grasp: ArmPose = self._arm.solve(grasp_m, OPEN_TOOL, guess_rad, jaw_heading_rad=heading_rad)
-            if grasp.error_m < 0.002 and grasp.upright > 0.97:
-                above_m = grasp_m + HOVER_M * UP
-                options = (
-                    self._arm.solve(above_m, OPEN_TOOL, guess_rad, jaw_heading_rad=heading_rad, vertical_weight=weight)
-                    for weight in (TILT_ALLOWED, TILT_ALLOWED / 4)
-                )
-                poses += [np.rad2deg(above.joints_rad) for above in options if above.error_m < 0.006][:1]
+            grasp = self._arm.solve(grasp_m, OPEN_TOOL, guess_rad, jaw_heading_rad=heading_rad)
+            above = self._over(grasp_m + HOVER_M * UP, OPEN_TOOL, guess_rad, heading_rad)
+            turned = np.cos(self._arm.heading_rad(grasp.joints_rad) - heading_rad) < np.cos(MAX_TURN_RAD)
+            if above is not None and grasp.error_m < 0.002 and grasp.upright > 0.97 and not turned:
+                if not any(self._arm.strikes_itself(pose.joints_rad, np.deg2rad(OPEN_DEG)) for pose in (grasp, above)):
+                    poses.append(np.rad2deg(above.joints_rad))
         return poses
+
+    def _over(
+        self, goal_m: np.ndarray, tool: np.ndarray, start_rad: np.ndarray, heading_rad: float | None
+    ) -> ArmPose | None:
+        """A pose over boat or disk, as upright as reach allows; None: out of reach."""
+        for weight in TILTS:
+            pose = self._arm.solve(goal_m, tool, start_rad, jaw_heading_rad=heading_rad, vertical_weight=weight)
+            if pose.error_m < 0.005:
+                return pose
+        return None
 
 
 def _nearer_heading(world: World) -> float:

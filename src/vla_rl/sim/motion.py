@@ -27,7 +27,15 @@ class Pace:
 
     tick_s: float
 
-    def part(self, left_deg: np.ndarray | float, deg_s: float, *, slow_deg_s: float = SLOW_DEG_S, begun: float = 1.0, brake: bool = False) -> float:
+    def part(
+        self,
+        left_deg: np.ndarray | float,
+        deg_s: float,
+        *,
+        slow_deg_s: float = SLOW_DEG_S,
+        begun: float = 1.0,
+        brake: bool = False,
+    ) -> float:
         """Share of the way `left_deg` for one tick, 0 .. 1: the slowest joint decides.
 
         Args:

@@ -31,7 +31,7 @@ _HULL_HALF_M = np.array(BOAT_PARTS[0][2])
 _KEEL_CORNERS_M = np.array(BOAT_PARTS[0][3]) + _HULL_HALF_M * [[x, y, -1] for x in (-1, 1) for y in (-1, 1)]
 _RESTING_M, _LETTING_GO_M, _AIRBORNE_M = 0.003, 0.008, 0.006
 _DISK_TOLERANCE_M, _NEAR_DISK_M = 0.033, 0.075
-LOW_MARGIN_M, LOWERING_M = 0.014, 0.008
+LOW_MARGIN_M, NEAR_BOAT_M, LOWERING_M = 0.014, 0.070, 0.008
 
 
 class Phase(enum.Enum):
@@ -77,21 +77,26 @@ class World:
     """One observed moment; nothing in it tells how long anything has lasted.
 
     Attributes:
-        hand: as measured.
+        joints_deg: [6], as measured.
+        hand: their pose.
         aim: as commanded, where the servos lead the hand.
         aim_deg: [6], the joints of `aim`.
         boat_m, boat_rotation: [3] keel centre and [3, 3].
-        boat_speed: largest of the boat's six |velocities| (m/s and rad/s).
+        arm_speed, boat_speed: largest of the |velocities| of the six joints (rad/s) and of the boat (m/s and rad/s).
+        lost: the arm cannot follow its command; `aim` has been taken anew from where it is.
         grip: 0 none, 1 fixed side, 2 moving jaw, 3 both touch the boat.
         disk_xy_m, disk_top_m: [2] and height.
     """
 
+    joints_deg: np.ndarray
     hand: Hand
     aim: Hand
     aim_deg: np.ndarray
     boat_m: np.ndarray
     boat_rotation: np.ndarray
+    arm_speed: float
     boat_speed: float
+    lost: bool
     grip: int
     disk_xy_m: np.ndarray
     disk_top_m: float
@@ -163,7 +168,7 @@ class CabinInHand:
     def under_open_jaws(self) -> bool:
         """Whether going straight down takes the cabin between the open jaws: a cone, narrow at its lower end."""
         high = -0.003 < self.above_m < HOVER_M + 0.020
-        return high and self.off_m < 0.003 + 0.2 * self.above_m and self.turn_rad < 0.06 + 3.0 * max(self.above_m, 0.0)
+        return high and self.off_m < 0.003 + 0.2 * self.above_m and self.turn_rad < 0.12 + 3.0 * max(self.above_m, 0.0)
 
 
 def phase(world: World) -> Phase:
@@ -173,14 +178,14 @@ def phase(world: World) -> Phase:
         around = aim.between_jaws(gap_m=0.035, along_m=0.015, above_m=0.010) and not _released(world, aim)
         if around or (world.grip == PINCH and world.aim.jaw_deg < NEARLY_OPEN_DEG):
             return Phase.RELEASE
-        return Phase.WITHDRAW if is_low(world) else Phase.HOME
+        return Phase.WITHDRAW if height_missing_m(world) > LOW_MARGIN_M else Phase.HOME
     tipped = world.upright < MIN_UPRIGHT - 0.1
     if _held(world, here) and not tipped:
         return _carrying(world)
     if world.grip == PINCH and world.aim.jaw_deg < OPEN_DEG - 1.0:
         return Phase.LET_GO
     if tipped:
-        return Phase.RISE if is_low(world) else Phase.APPROACH
+        return Phase.RISE if height_missing_m(world) > LOW_MARGIN_M else Phase.APPROACH
     if (
         aim.between_jaws(gap_m=0.020, along_m=0.006, above_m=0.003)
         and aim.turn_rad < 0.3
@@ -189,7 +194,7 @@ def phase(world: World) -> Phase:
         return Phase.CLOSE
     if aim.under_open_jaws() and world.aim.jaw_deg > NEARLY_OPEN_DEG:
         return Phase.DESCEND
-    return Phase.RISE if is_low(world) else Phase.APPROACH
+    return Phase.RISE if height_missing_m(world) > LOW_MARGIN_M else Phase.APPROACH
 
 
 def rests_on_disk(world: World) -> bool:
@@ -200,14 +205,14 @@ def rests_on_disk(world: World) -> bool:
     return near and -0.003 < height_m < resting_m and world.upright > MIN_UPRIGHT
 
 
-def is_low(world: World) -> bool:
-    """Whether the jaws must rise before they may cross the boat."""
-    return bool(world.aim.point(OPEN_TOOL)[2] < hover_z_m(world) - LOW_MARGIN_M)
-
-
-def hover_z_m(world: World) -> float:
-    """Height of the jaws' tips at which they pass over the boat."""
-    return float(world.grasp_m[2]) + HOVER_M
+def height_missing_m(world: World) -> float:
+    """By how much the jaws are too low to move freely: to cross a boat anywhere, to leave a placed one only near it."""
+    tips_m = world.aim.point(OPEN_TOOL)
+    missing_m = float(world.grasp_m[2]) + HOVER_M - float(tips_m[2])
+    if not rests_on_disk(world):
+        return missing_m
+    off_m = float(np.hypot(*(tips_m - world.grasp_m)[:2]))
+    return missing_m - 2.0 * max(off_m - NEAR_BOAT_M, 0.0)
 
 
 def lowering_radius_m(world: World) -> float:
