@@ -19,7 +19,7 @@ def vla_rl(*arguments, **environment):
     ("arguments", "expected"),
     [
         (["train", "geometry.seds=4"], "did you mean geometry.seeds?"),
-        (["train", "reward=v9"], "options: v1, v1_floored"),
+        (["train", "reward=v9"], "options: v1, v1_floored, v2"),
         (["train", "run.device=tpu"], "auto, cpu, cuda"),
         (["train", "eval.seeds=200000"], "may not be used for eval"),
         (["train", "geometry.train_seed_base=300"], "may not be used for train"),

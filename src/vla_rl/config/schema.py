@@ -188,6 +188,15 @@ class RewardV1Config:
 
 
 @dataclass
+class RewardV2Config:
+    _target_: str = "vla_rl.rl.reward.RewardV2"
+    success_bonus: float = key(10.0, "cm granted for success", at_least=0)
+    tip_penalty: float = key(2.0, "cm taken if the boat ends tipped", at_least=0)
+    strike_penalty: float = key(5.0, "cm taken if the reset touched the boat", at_least=0)
+    shove_penalty: float = key(0.5, "cm taken for each cm that the boat moves without being pinched", at_least=0)
+
+
+@dataclass
 class TextStackConfig:
     _target_: str = "vla_rl.rl.surfaces.TextStack"
 
@@ -334,6 +343,7 @@ SCHEMAS: dict[tuple[str, str], type] = {
     ("pool", "schema_serial"): SerialPoolConfig,
     ("pool", "schema_processes"): ProcessPoolConfig,
     ("reward", "schema_v1"): RewardV1Config,
+    ("reward", "schema_v2"): RewardV2Config,
     ("logger", "schema_none"): NoLoggerConfig,
     ("logger", "schema_wandb"): WandbLoggerConfig,
 }

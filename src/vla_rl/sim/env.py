@@ -204,6 +204,11 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
         return len(self._trace) - 1
 
     @property
+    def trace(self) -> tuple[M.TickSample, ...]:
+        """The episode so far: the settled state after reset, then one sample a tick."""
+        return tuple(self._trace)
+
+    @property
     def last_sample(self) -> M.TickSample:
         """The newest sample of the trace."""
         return self._trace[-1]
@@ -221,7 +226,12 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
         """
         if not self._trace:
             raise gym.error.ResetNeeded("there is no episode yet: call reset(seed=...) first")
-        return M.episode_metrics(self._trace, reset_strikes=self._strikes, terminate_on=self.terminate_on)
+        return M.episode_metrics(
+            self._trace,
+            reset_strikes=self._strikes,
+            terminate_on=self.terminate_on,
+            tick_s=self.scene.protocol.tick_s,
+        )
 
     def _sample(self) -> M.TickSample:
         """Boat and speeds from the state itself; contacts are those that the last physics step (1/240 s) resolved."""
