@@ -283,7 +283,12 @@ def episode_metrics(
         reset_strikes: counted while resetting.
         terminate_on: ``success_documented``, ``success_strict`` or ``never``; decides `success`.
         tick_s: duration of a tick.
+
+    Raises:
+        ValueError: an empty trace.
     """
+    if not trace:
+        raise ValueError("an episode without a sample has no metrics")
     after_reset = trace[1:]
     success_tick = first_tick([sample.documented() for sample in after_reset])
     strict_tick = first_tick([sample.placed() for sample in after_reset], STRICT_TICKS)
