@@ -120,6 +120,7 @@ class EvalConfig:
         "own, or foreign: each episode is shown another one's pictures (the policy's blind floor)",
         choices=("own", "foreign"),
     )
+    traces: bool = key(False, "also write traces.jsonl: distance and grip of every episode, tick by tick")
 
 
 @dataclass
@@ -136,6 +137,9 @@ class PolicyConfig:
     checkpoint: str = key(MISSING, "bundled:<name> or a policy directory")
     serve_head: str = key("ar", "which head acts: ar is the token head")
     task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction given to the policy")
+    allow_scene_mismatch: bool = key(
+        False, "let the policy act in another scene than the one it was trained in; every result then says so"
+    )
 
 
 @dataclass

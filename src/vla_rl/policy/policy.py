@@ -9,7 +9,8 @@ Shapes: B rows, C cameras, J joints, T action tokens, V bins of the action block
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from vla_rl import paths
-from vla_rl.errors import ConfigError
+from vla_rl.errors import ConfigError, IntegrityError
 from vla_rl.policy import molmo2
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.grammar import Grammar
@@ -29,6 +30,7 @@ from vla_rl.policy.trunk import PromptTensors, action_logits
 from vla_rl.policy.vision import batch_pooling_index, pack_frames
 
 CODEC_DIR = "fast_tokenizer"
+TRAINING_SCENE = "training_scene.json"
 _BUNDLED = "bundled:"
 
 
@@ -40,7 +42,12 @@ class VlaPolicy:
         prompt: the task's fixed prompt as tensors; `prompt.length` tokens, ending with the fed ``<action_start>``.
         horizon, dim: ticks and joints of an action chunk.
         vocabulary: width of the action block, V.
+        training_scene: `protocol`, `scene_hash` and `look` of the demonstrations it learned from; None: not known.
+        allow_scene_mismatch: whether it may act in another scene.
     """
+
+    training_scene: Mapping[str, Any] | None = None
+    allow_scene_mismatch: bool = False
 
     def __init__(
         self, *, model: Any, tokenizer: Any, codec: FastCodec, stats: NormStats, task: str, device: str
@@ -118,6 +125,8 @@ class VlaPolicy:
         save_tokenizer(self.tokenizer, directory)
         self.stats.save(directory)
         self.codec.save(directory / CODEC_DIR)
+        if self.training_scene is not None:
+            (directory / TRAINING_SCENE).write_text(json.dumps(dict(self.training_scene), indent=2) + "\n")
 
 
 def new_twin(
@@ -131,7 +140,9 @@ def new_twin(
     return VlaPolicy(model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device="cpu")
 
 
-def load_policy(*, checkpoint: str, device: str, serve_head: str, task: str) -> VlaPolicy:
+def load_policy(
+    *, checkpoint: str, device: str, serve_head: str, task: str, allow_scene_mismatch: bool = False
+) -> VlaPolicy:
     """Read a checkpoint directory.
 
     Args:
@@ -139,9 +150,11 @@ def load_policy(*, checkpoint: str, device: str, serve_head: str, task: str) -> 
         device: a torch device, e.g. ``cpu`` or ``cuda``.
         serve_head: which head answers; only ``ar`` (action tokens).
         task: the task in words.
+        allow_scene_mismatch: let it act in another scene than the one it was trained in.
 
     Raises:
         ConfigError: another head, no such directory, or files that do not belong together.
+        IntegrityError: its record of the training scene cannot be read.
     """
     from tokenizers import Tokenizer
 
@@ -166,4 +179,20 @@ def load_policy(*, checkpoint: str, device: str, serve_head: str, task: str) -> 
         len(stats.action.low_deg),
     ):
         raise ConfigError("network, tokenizer, codec and tables do not belong together", where=str(directory))
-    return VlaPolicy(model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device=device)
+    policy = VlaPolicy(model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device=device)
+    policy.training_scene = _training_scene(directory / TRAINING_SCENE)
+    policy.allow_scene_mismatch = allow_scene_mismatch
+    return policy
+
+
+def _training_scene(path: Path) -> Mapping[str, Any] | None:
+    """The scene that a checkpoint was trained in; older ones have no such file."""
+    if not path.is_file():
+        return None
+    try:
+        scene = json.loads(path.read_text())
+    except ValueError as error:
+        raise IntegrityError(f"the training scene cannot be read: {error}", where=str(path)) from error
+    if not isinstance(scene, dict):
+        raise IntegrityError("the training scene is no JSON object", where=str(path))
+    return scene

@@ -25,6 +25,7 @@ from vla_rl.rollout.worker import SlotResult
 MAX_FAULTS = 3  # of one episode; what repeats this often is no accident
 
 OnEpisode = Callable[[Episode, tuple[Row, ...]], None]
+OnLastLook = Callable[[EpisodeSpec, Observation], None]
 
 
 class Sampler(Protocol):
@@ -101,6 +102,7 @@ def run_wave(
     keep_rows: bool = True,
     on_event: OnEvent = ignore,
     on_episode: OnEpisode = lambda episode, rows: None,
+    on_last_look: OnLastLook | None = None,
 ) -> Wave:
     """Run every spec to its end.
 
@@ -114,6 +116,7 @@ def run_wave(
         keep_rows: False drops frames at once (evaluations need only the metrics).
         on_event: told of rounds, endings and restarts.
         on_episode: given each episode and its rows as soon as it has ended, e.g. to store them.
+        on_last_look: given what is seen when an episode has ended; rows hold only what was seen before.
 
     Raises:
         RolloutError: an episode was lost `MAX_FAULTS` times; names it and the last worker's fault.
@@ -135,6 +138,8 @@ def run_wave(
         for result in results:
             if _advance(playing[result.slot], result):
                 game = playing.pop(result.slot)
+                if on_last_look and game.observation:
+                    on_last_look(game.spec, game.observation)
                 finished[game.spec] = _finish(game, result.metrics or {}, on_event, on_episode)
         rounds += 1
         _redo_lost(pool, playing, results, on_event)

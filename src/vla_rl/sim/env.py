@@ -204,6 +204,11 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
         return len(self._trace) - 1
 
     @property
+    def tick_s(self) -> float:
+        """Duration of one control tick in seconds."""
+        return self.scene.protocol.tick_s
+
+    @property
     def trace(self) -> tuple[M.TickSample, ...]:
         """The episode so far: the settled state after reset, then one sample a tick."""
         return tuple(self._trace)
@@ -230,7 +235,7 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
             self._trace,
             reset_strikes=self._strikes,
             terminate_on=self.terminate_on,
-            tick_s=self.scene.protocol.tick_s,
+            tick_s=self.tick_s,
         )
 
     def _sample(self) -> M.TickSample:
