@@ -46,6 +46,13 @@ def test_keys_can_be_set_but_neither_added_nor_deleted(override):
     assert "adds or deletes" in mistake(override)
 
 
+def test_seeds_with_commas_need_no_quotes():
+    assert compose("eval", ["eval.seeds=300,305-307"]).tree["eval"]["seeds"] == "300,305-307"
+    assert compose("eval", ["eval.seeds='300,301'"]).tree["eval"]["seeds"] == "300,301"
+    assert compose("config", ["geometry.seeds=4"]).tree["geometry"]["seeds"] == 4
+    assert "geometry.seeds" in mistake("geometry.seeds=4,5")
+
+
 def test_every_missing_value_is_listed():
     assert "sft.demos" in mistake(primary="sft")
 

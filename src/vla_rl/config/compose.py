@@ -51,7 +51,7 @@ def compose(primary: str, overrides: Sequence[str] = (), *, allow_missing: bool 
         GlobalHydra.instance().clear()
         _register()
         with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
-            node = hydra_compose(config_name=primary, overrides=list(overrides))
+            node = hydra_compose(config_name=primary, overrides=[_quote_seeds(override) for override in overrides])
         tree = _to_plain(node, allow_missing)
         # A fresh merge into the schema refuses what an option file slipped past Hydra's struct flag.
         OmegaConf.merge(OmegaConf.structured(ROOTS[primary]), tree)
@@ -66,6 +66,12 @@ def compose(primary: str, overrides: Sequence[str] = (), *, allow_missing: bool 
 def options(group: str) -> list[str]:
     """The options of a configuration group, e.g. ``["processes", "serial"]``."""
     return sorted(p.stem for p in (paths.conf_dir() / group).glob("*.yaml"))
+
+
+def _quote_seeds(override: str) -> str:
+    """``eval.seeds=300,305-307`` with quotes around its value: Hydra takes a bare comma for a sweep."""
+    match = re.fullmatch(r"([\w.]*\bseeds)=(\d[\d,-]*)", override)
+    return f"{match[1]}='{match[2]}'" if match and "," in match[2] else override
 
 
 def _register() -> None:

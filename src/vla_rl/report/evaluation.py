@@ -7,7 +7,6 @@ none are computed here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -18,7 +17,9 @@ from rich.text import Text
 from vla_rl.report.tables import TEST_NAMES, number
 
 STAGES = ("lifted", "pinched", "touched")
-CELL_COLUMNS = 24  # of the terminal, for one seed
+HEADINGS = (("seed", "right"), ("result", "left"), ("tick", "right"), ("cm", "right"))
+RESULT = 1
+GAP = 2  # of the terminal's columns, between two seeds
 LEGEND = (
     "result: strict or one tick, the test that was passed, else the furthest stage; cm: closer at the end; "
     "k: knocked away, t: tipped"
@@ -34,16 +35,24 @@ def evaluation(summary: Mapping[str, Any], episodes: Sequence[Mapping[str, Any]]
 
 
 def per_seed(episodes: Sequence[Mapping[str, Any]], title: str, width: int) -> Table:
-    """One cell a seed, several a line, down the columns in the order of the seeds."""
-    groups = max(1, min(width // CELL_COLUMNS, len(episodes)))
-    lines = -(-len(episodes) // groups)
+    """One cell a seed, as many a line as `width` holds, down the columns in the order of the seeds."""
+    cells = [_cell(episode) for episode in episodes]
+    names = [heading for heading, _ in HEADINGS]
+    cell_width = sum(1 + max(map(len, column)) for column in zip(names, *cells, strict=True)) + GAP
+    groups = max(1, min((width + GAP + 1) // cell_width, len(cells)))
+    lines = -(-len(cells) // groups)
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for _ in range(groups):
-        for heading, justify in (("seed", "right"), ("result", "left"), ("ticks", "right"), ("cm", "right")):
+    for group in range(groups):
+        if group:
+            table.add_column("", min_width=GAP - 1)
+        for heading, justify in HEADINGS:
             table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-        table.add_column("", min_width=3, no_wrap=True)
     for line in range(lines):
-        table.add_row(*chain.from_iterable(_cell(episodes[i]) for i in range(line, len(episodes), lines)))
+        row: list[Text] = []
+        for i in range(line, len(cells), lines):
+            row += [Text()] * bool(row)
+            row += [Text(text, _style(episodes[i]) if c == RESULT else "") for c, text in enumerate(cells[i])]
+        table.add_row(*row)
     return table
 
 
@@ -61,15 +70,14 @@ def flags(episode: Mapping[str, Any]) -> str:
     return "".join(letter for letter, name in (("k", "knockaway"), ("t", "tipped")) if episode.get(name))
 
 
-def _cell(episode: Mapping[str, Any]) -> tuple[RenderableType, ...]:
-    style = "green" if episode["success"] else "red" if flags(episode) else ""
-    return (
-        str(episode["seed"]),
-        Text(outcome(episode), style=style),
-        number(episode.get("ticks"), "d"),
-        number(episode.get("progress_final_cm"), "+.1f"),
-        flags(episode),
-    )
+def _cell(episode: Mapping[str, Any]) -> tuple[str, ...]:
+    result = " ".join(filter(None, (outcome(episode), flags(episode))))
+    progress_cm = number(episode.get("progress_final_cm"), ".1f")
+    return str(episode["seed"]), result, number(episode.get("ticks"), "d"), progress_cm
+
+
+def _style(episode: Mapping[str, Any]) -> str:
+    return "green" if episode["success"] else "red" if flags(episode) else ""
 
 
 def funnel(summary: Mapping[str, Any]) -> Table:
