@@ -67,7 +67,7 @@ def interacted(distance_cm_T: np.ndarray) -> bool:
     """The boat's distance is not what an untouched boat's would be.
 
     The documented rule, ``min < initial - 1e-6 or final != initial`` (cm), needs untouched boats to be frozen to the
-    last bit. In this scene's soft contacts one creeps, by less than 1e-7 cm in an episode, so the second clause has the
+    last bit. In this scene's soft contacts one creeps, by about 1e-7 cm in an episode, so the second clause has the
     tolerance of the first.
     """
     initial, final = distance_cm_T[0], distance_cm_T[-1]
