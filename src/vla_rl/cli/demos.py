@@ -31,8 +31,8 @@ def run(argv: Sequence[str]) -> int:
     reader = compose_or_resume("demos", options.overrides, ("run.max_wall_s", "demos.workers"))
     job, settings = reader.section("run", DemosJobConfig), reader.section("demos", DemosConfig)
     workers, limit, place = settings.workers, job.max_wall_s, job.dir
-    require_rendering()
     recipe = _recipe(reader, settings)
+    require_rendering()
     directory = open_directory(reader, Path(place or new_run_dir("demos")))
     from vla_rl.sft.demos import record_demos
     from vla_rl.sft.events import EpisodesMerged, ShardRecorded

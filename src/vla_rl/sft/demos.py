@@ -166,8 +166,11 @@ def _record_shards(
     tries: Counter[int] = Counter()
     crew: dict[Connection, tuple[Any, int]] = {}
 
+    def in_time() -> bool:
+        return deadline is None or time.monotonic() < deadline
+
     def assign(connection: Connection, process: Any) -> None:
-        if pending and (deadline is None or time.monotonic() < deadline):
+        if pending and in_time():
             crew[connection] = (process, pending.popleft())
             with suppress(OSError):  # a worker that has died meanwhile is noticed by the next `wait`
                 connection.send(crew[connection][1])
@@ -178,7 +181,7 @@ def _record_shards(
             process.join()
 
     try:
-        for _ in range(min(workers, len(pending))):
+        for _ in range(min(workers, len(pending)) if in_time() else 0):
             assign(*_hire(out_dir, recipe))
         while crew:
             for connection in wait(list(crew)):
