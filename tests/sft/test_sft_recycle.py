@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from vla_rl.rollout.records import Episode, EpisodeSpec, Row
 from vla_rl.rollout.store import read_episode, write_episode
 from vla_rl.sft import lerobot
 from vla_rl.sft.recipe import DemoRecipe
-from vla_rl.sft.recycle import rollout_recipe
+from vla_rl.sft.recycle import recorded_rollouts, rollout_recipe
 from vla_rl.sft.sources import NOT_SUCCESSFUL, OTHER_EPISODE, open_source, same_metrics
 from vla_rl.sim.expert import ScriptedExpert
 
@@ -117,6 +120,20 @@ def test_a_replay_with_other_metrics_is_refused_and_counted(run_dir: Path, tmp_p
     assert len(refused) == 0 and refused.failure == OTHER_EPISODE
     assert same_metrics({"a": 0.1, "b": float("nan")}, {"a": 0.1, "b": float("nan"), "new": 1})
     assert not same_metrics({"a": 0.1, "gone": 1}, {"a": 0.1})
+
+
+def test_a_recording_that_goes_on_keeps_to_the_rollouts_it_began_with(run_dir: Path, tmp_path: Path) -> None:
+    assert recorded_rollouts(tmp_path) is None
+    begun = rollouts(run_dir)
+    begun = replace(begun, rollouts=replace(begun.rollouts, episodes=begun.rollouts.episodes[:1]))
+    record(tmp_path, begun, max_wall_s=0.0)
+    assert rollouts(run_dir) != begun
+    assert rollouts(run_dir, only=recorded_rollouts(tmp_path)) == begun
+
+
+def test_recording_processes_stay_light() -> None:
+    code = "import sys, vla_rl.sft.demos, vla_rl.sft.sources; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
 def test_what_cannot_be_recycled_says_why(run_dir: Path, tmp_path: Path) -> None:

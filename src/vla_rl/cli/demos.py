@@ -15,7 +15,7 @@ from vla_rl.errors import ConfigError
 from vla_rl.report.progress import ProgressView
 from vla_rl.rollout.events import Event
 from vla_rl.sft.recipe import DemoRecipe, ExpertJobs, expert_recipe
-from vla_rl.sft.recycle import rollout_recipe
+from vla_rl.sft.recycle import recorded_rollouts, rollout_recipe
 from vla_rl.sim.canary import require_rendering
 
 EXAMPLES = (
@@ -58,7 +58,7 @@ def _recipe(reader: ConfigReader, settings: DemosConfig) -> DemoRecipe:
     common = {
         "task": settings.task, "success_only": settings.success_only, "shard_episodes": settings.shard_episodes,
     }  # fmt: skip
-    reader.value("run.resume")  # read by `open_directory`, after these checks
+    resumed = reader.value("run.resume")
     if settings.from_run is None:
         expert = ExpertJobs(
             seeds=settings.seeds,
@@ -78,4 +78,6 @@ def _recipe(reader: ConfigReader, settings: DemosConfig) -> DemoRecipe:
                 remedy=f"leave {override} away",
             )
     reader.check_overrides_consumed()
-    return rollout_recipe(settings.from_run, **common)
+    # A run that is still under way may have stored more since this recording was started.
+    only = recorded_rollouts(Path(resumed)) if resumed else None
+    return rollout_recipe(settings.from_run, only=only, **common)

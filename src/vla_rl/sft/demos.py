@@ -29,11 +29,11 @@ from vla_rl.rollout.files import dump_json, write_atomic
 from vla_rl.sft import lerobot
 from vla_rl.sft.events import EpisodesMerged, ShardRecorded
 from vla_rl.sft.merge import OWN_META, clear_staging, is_merged, merge
-from vla_rl.sft.recipe import DemoRecipe, check_same, write_recipe
+from vla_rl.sft.recipe import RECIPE_FILE, DemoRecipe, check_same, write_recipe
 from vla_rl.sft.recording import RecordedEpisode
 from vla_rl.sft.shards import STAGING, read_outcome, shard_paths, write_shard
 
-SUMMARY_FILE, RECIPE_FILE = "summary.json", "recipe.json"
+SUMMARY_FILE = "summary.json"
 SHARD_ATTEMPTS = 3
 
 

@@ -17,7 +17,7 @@ from vla_rl.errors import ConfigError, IntegrityError, UsageError
 from vla_rl.rollout.files import dump_json, write_atomic
 from vla_rl.seeds import check_use, parse_seeds
 
-FORMAT = "vla_rl.demos.v2"
+FORMAT, RECIPE_FILE = "vla_rl.demos.v2", "recipe.json"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ is `sources`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,22 @@ from vla_rl.errors import UsageError
 from vla_rl.policy.chunks import ChunkCodec
 from vla_rl.rl.rundir import CONFIG, stored_config
 from vla_rl.seeds import check_disjoint, check_use, parse_seeds
-from vla_rl.sft.recipe import DemoRecipe, RolloutJobs, scene_of
+from vla_rl.sft.merge import OWN_META
+from vla_rl.sft.recipe import RECIPE_FILE, DemoRecipe, RolloutJobs, scene_of
+from vla_rl.sft.shards import STAGING
 
 KEEP_ROWS = "train with checkpoint.keep_rows=true; rows that are gone cannot be made again from the metrics"
 
 
-def rollout_recipe(run: str, *, task: str, success_only: bool, shard_episodes: int) -> DemoRecipe:
+def rollout_recipe(
+    run: str, *, task: str, success_only: bool, shard_episodes: int, only: frozenset[str] | None = None
+) -> DemoRecipe:
     """A recipe of the stored rollouts of a run, in the run's own simulator.
 
     Args:
         run: the run directory, as the user wrote it.
         task, success_only, shard_episodes: as in `DemoRecipe`.
+        only: the stored episodes to take (those of a recording that goes on); None for all that there are now.
 
     Raises:
         UsageError: no run, an evaluation, a run without kept rows, or one whose policy names no checkpoint.
@@ -48,9 +54,18 @@ def rollout_recipe(run: str, *, task: str, success_only: bool, shard_episodes: i
     check_disjoint(seeds, parse_seeds(config["eval"]["seeds"]))
     checkpoint = _checkpoint(config, run)
     ChunkCodec.of_checkpoint(checkpoint)  # a missing one is told here, not by a recording process
-    jobs = RolloutJobs(run, checkpoint, tuple(f"{path.parent.name}/{path.stem}" for path in stored))
+    episodes = tuple(f"{path.parent.name}/{path.stem}" for path in stored)
+    jobs = RolloutJobs(run, checkpoint, tuple(name for name in episodes if only is None or name in only))
     env, plugins = config["sim"], tuple(config["plugins"])
     return DemoRecipe(env, plugins, scene_of(env, plugins), task, success_only, shard_episodes, rollouts=jobs)
+
+
+def recorded_rollouts(directory: Path) -> frozenset[str] | None:
+    """The stored episodes that a recording in `directory` was started with, or None if it has no recipe yet."""
+    for path in (directory / STAGING / RECIPE_FILE, directory / OWN_META):
+        if path.is_file():
+            return frozenset(json.loads(path.read_text())["recipe"]["rollouts"]["episodes"])
+    return None
 
 
 def _checkpoint(config: Mapping[str, Any], run: str) -> str:
