@@ -90,11 +90,6 @@ BANDS: tuple[Band, ...] = (
 )
 
 
-def is_open(seed: int, use: str) -> bool:
-    """Whether the band of a seed is open to `use`."""
-    return any(band.first <= seed <= band.last and use in band.uses for band in BANDS)
-
-
 def check_use(seeds: Iterable[int], use: str, *, where: str) -> None:
     """Refuse seeds whose band is not open to `use`.
 
@@ -116,6 +111,11 @@ def check_use(seeds: Iterable[int], use: str, *, where: str) -> None:
                 where=where,
                 remedy=f"seeds open to {use}: {open_bands}",
             )
+
+
+def is_open(seed: int, use: str) -> bool:
+    """Whether the band of a seed is open to `use`."""
+    return any(band.first <= seed <= band.last and use in band.uses for band in BANDS)
 
 
 def check_disjoint(train: Iterable[int], held_out: Iterable[int]) -> None:
