@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vla_rl.config.compose import compose
 from vla_rl.policy.molmo2 import TwinArchitecture
 from vla_rl.policy.prompt import CAMERAS
 from vla_rl.sft import lerobot
@@ -18,16 +19,7 @@ from vla_rl.sft.recording import RecordedEpisode
 from vla_rl.sim.metrics import TickSample
 
 SEEDS = "100004-100006"
-ENV: dict[str, Any] = {
-    "_target_": "vla_rl.sim.env.BoatToDisk",
-    "protocol": "sim100b",
-    "image_px": 32,
-    "chunk_ticks": 30,
-    "execute_ticks": 30,
-    "max_ticks": 900,
-    "terminate_on": "success_strict",
-    "stop_hopeless": False,
-}
+ENV = compose("demos", ["sim.image_px=32"]).component_spec("sim")
 EXPERT: dict[str, Any] = dict(seeds=SEEDS, noise_share=0.5, miss_share=0.35, noise_deg=(0.5, 2.0), start_jitter_deg=3.0)
 TASK = "put the boat on the disk"
 TINY = TwinArchitecture(
