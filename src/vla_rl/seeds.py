@@ -163,8 +163,8 @@ def check_use(seeds: Iterable[int], use: str, *, where: str) -> None:
         ConfigError: naming the first offending seed, its band and the bands that are open to this use.
     """
     for seed in seeds:
-        band = next((b for b in BANDS if b.first <= seed <= b.last), None)
-        if band is None or use not in band.uses:
+        if not is_open(seed, use):
+            band = next((b for b in BANDS if b.first <= seed <= b.last), None)
             reserved = f"reserved for: {band.purpose}" if band else "in no registered band"
             open_bands = ", ".join(f"{b.first}-{b.last}" for b in BANDS if use in b.uses)
             raise ConfigError(
@@ -172,6 +172,11 @@ def check_use(seeds: Iterable[int], use: str, *, where: str) -> None:
                 where=where,
                 remedy=f"seeds open to {use}: {open_bands}",
             )
+
+
+def is_open(seed: int, use: str) -> bool:
+    """Whether the band of a seed is open to `use`."""
+    return any(band.first <= seed <= band.last and use in band.uses for band in BANDS)
 
 
 def check_disjoint(train: Iterable[int], held_out: Iterable[int]) -> None:

@@ -267,19 +267,27 @@ class WandbLoggerConfig:
 # --------------------------------------------------------------------------------------------- demonstrations and SFT
 @dataclass
 class DemosConfig:
-    seeds: str = key("100000-102999", "spawn seeds to attempt; only strict successes are kept")
+    seeds: str = key("100000-102999", "spawn seeds that the expert attempts")
     workers: int = key(2, "recording processes", at_least=1)
-    shard_seeds: int = key(100, "seeds per shard; a finished shard is never recorded again", at_least=1)
-    record_every: int = key(5, "ticks between recorded rows (random phase per episode)", at_least=1)
+    shard_episodes: int = key(10, "episodes per shard; a finished shard is never recorded again", at_least=1)
+    success_only: bool = key(
+        True, "leave failed episodes out (strict test); false stores them too, with no tick marked as taught"
+    )
     noise_share: float = key(
         0.5, "share of episodes with joint noise while the labels stay clean", at_least=0, at_most=1
     )
+    noise_deg: list[float] = key([0.5, 2.0], "range of that noise's standard deviation, degrees, drawn per episode")
+    start_jitter_deg: float = key(3.0, "spread (standard deviation) of a noisy episode's start pose", at_least=0)
     miss_share: float = key(
         0.35,
-        "share of episodes with a deliberate miss and its recovery (the miss is not stored)",
+        "share of episodes with a deliberate miss and its recovery (the miss is not taught)",
         at_least=0,
         at_most=1,
     )
+    from_run: str | None = key(
+        None, "training run (checkpoint.keep_rows=true) whose rollouts are replayed and stored, instead of the expert"
+    )
+    task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction stored with every episode")
 
 
 @dataclass
@@ -298,7 +306,11 @@ class TwinConfig:
 
 @dataclass
 class SftConfig:
-    demos: str = key(MISSING, "directory written by `vla-rl demos`")
+    demos: str = key(MISSING, "LeRobot v3 dataset, e.g. one written by `vla-rl demos`")
+    frame_stride: int = key(
+        4, "ticks between the starts of training windows of an episode (1: every tick); the phase is drawn", at_least=1
+    )
+    chunk_ticks: int = key(30, "ticks of a target chunk (30 ticks are one second)", at_least=1)
     steps: int = key(1700, "optimiser steps", at_least=1)
     batch_rows: int = key(512, "rows per step", at_least=1)
     lr: float = key(8e-4, "AdamW peak learning rate, cosine to 3 % of it", above=0)
@@ -367,7 +379,7 @@ class SftRoot:
     run: SftJobConfig = field(default_factory=SftJobConfig)
     twin: TwinConfig = field(default_factory=TwinConfig)
     sft: SftConfig = field(default_factory=SftConfig)
-    task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction the policy learns")
+    task: str | None = key(None, "instruction the policy learns (default: the dataset's, if it has only one)")
 
 
 ROOTS: dict[str, type] = {"config": TrainRoot, "eval": EvalRoot, "demos": DemosRoot, "sft": SftRoot}
