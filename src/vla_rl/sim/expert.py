@@ -40,7 +40,7 @@ REACHING = (Phase.RISE, Phase.APPROACH, Phase.DESCEND)
 
 @dataclass(frozen=True)
 class Action:
-    """What is due: the phase, joint targets float64 [6] in degrees for the next tick, and whether it is the last one."""
+    """What is due: the phase, joint targets float64 [6] (degrees) for the next tick, whether it is the last."""
 
     phase: Phase
     target_deg: np.ndarray

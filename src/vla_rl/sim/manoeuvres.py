@@ -120,7 +120,7 @@ class Manoeuvres:
         )
 
     def _close(self, world: World) -> np.ndarray:
-        """The arm carries the fixed jaw to the cabin while the other one closes: both touch it at about the same time."""
+        """The arm carries the fixed jaw to the cabin while the other one closes: both touch it at nearly one time."""
         pose = self._arm.solve(
             world.grasp_m, CLOSING_TOOL, np.deg2rad(world.aim_deg[:5]), jaw_heading_rad=_nearer_heading(world)
         )
@@ -246,7 +246,7 @@ class Manoeuvres:
         begun: float = 1.0,
         brake: bool = False,
     ) -> np.ndarray:
-        """One tick along the straight line in space that takes the tool point from where it is being led to the goal."""
+        """One tick along the straight line in space that takes the tool point from where it is led to the goal."""
         start_m = world.aim.point(tool)
         way_m = goal_m - start_m
         part = min(1.0, STRIDE_M / max(float(np.linalg.norm(way_m)), 1e-9))
