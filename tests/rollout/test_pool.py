@@ -20,7 +20,7 @@ PLUGINS = ("toy_world",)
 
 def processes(env_spec, workers=2, timeout_s=20.0, events=None):
     sink = events.append if events is not None else (lambda event: None)
-    return ProcessPool(workers=workers, timeout_s=timeout_s, env_spec=env_spec, plugins=PLUGINS, on_event=sink)
+    return ProcessPool(workers=workers, groups=2, timeout_s=timeout_s, env_spec=env_spec, plugins=PLUGINS, on_event=sink)
 
 
 def script(pool, slots=5, chunks=4):
@@ -130,7 +130,7 @@ def test_workers_leave_when_their_parent_is_killed(tmp_path):
         "from toy_world import spec\n"
         "from vla_rl.rollout.pool import ProcessPool\n"
         "if __name__ == '__main__':\n"
-        "    pool = ProcessPool(workers=1, timeout_s=20.0, env_spec=spec(), plugins=('toy_world',))\n"
+        "    pool = ProcessPool(workers=1, groups=2, timeout_s=20.0, env_spec=spec(), plugins=('toy_world',))\n"
         "    pool.reset([(0, 100)]); print(pool.worker_pids()[0], flush=True); time.sleep(60)\n"
     )
     file = tmp_path / "parent.py"

@@ -66,6 +66,9 @@ class ToyWorld(gymnasium.Env):
         hit = abs(self.state[0] - self.target_deg) < 1.0
         return self._look(), 0.0, bool(hit), self.chunks >= self.max_chunks, {}
 
+    def describe(self):
+        return {"protocol": "toy", "scene_hash": "0" * 8, "max_replans": self.max_chunks, "image_px": PX}
+
     def metrics(self):
         off = abs(self.state[0] - self.target_deg)
         progress = 0.1 * (self.target_deg - off)
@@ -104,6 +107,8 @@ class ToyWorld(gymnasium.Env):
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "hang":
             time.sleep(600)
+        if kind == "slow":
+            time.sleep(0.05)
         if kind == "raise":
             raise RuntimeError("the physics exploded")
         if kind == "black":
