@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ EXAMPLES = (
 # What may differ when a run is continued: how long and how parallel it works, never what it computes.
 FREE_AT_RESUME = ("run.max_wall_s", "pool.workers", "pool.timeout_s")
 PLACE = ("run.resume", "run.dir")
+SCENE = ("protocol", "scene_hash")  # named in every row of an evaluation
 
 
 def run(argv: Sequence[str]) -> int:
@@ -67,7 +67,8 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
     run_dir, started = _open(reader, settings), False
     try:
         with reader.component("pool", env_spec=sim, plugins=reader.plugins, on_event=view.on_event) as pool:
-            slots, temperature = held_out.slots, held_out.temperature
+            slots, temperature, scene = held_out.slots, held_out.temperature, pool.describe()
+            run_dir.record_scene(scene)
 
             def evaluate_held_out(step: int) -> Evaluation:
                 result = evaluate(
@@ -80,7 +81,7 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
                     on_event=view.on_event,
                 )
                 rows = (episode_row("eval", step, e, documented.terms(e.metrics)) for e in result.episodes)
-                return Evaluation(result.summary, tuple(rows))
+                return Evaluation({**result.summary, **{key: scene[key] for key in SCENE}}, tuple(rows))
 
             trainer = GrpoTrainer(
                 policy=policy,
@@ -94,7 +95,7 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
                 checkpoint=reader.section("checkpoint", CheckpointConfig),
                 steps=settings.steps,
                 slots=slots,
-                max_replans=math.ceil(sim["max_ticks"] / sim["execute_ticks"]),
+                max_replans=scene["max_replans"],
                 run_dir=run_dir,
                 evaluate=evaluate_held_out,
                 max_wall_s=settings.max_wall_s,

@@ -133,8 +133,9 @@ class GrammarSampler:
         if not temperature >= 0:
             raise ConfigError(f"{temperature} is no temperature", where="temperature", remedy="use 0 (greedy) or more")
         results: list[Prediction] = []
-        for i in range(0, len(requests), self.batch_rows):
-            results += self._batch(requests[i : i + self.batch_rows], temperature)
+        with step_threads(self.policy.device):  # so that lanes, which have one thread each, answer alike
+            for i in range(0, len(requests), self.batch_rows):
+                results += self._batch(requests[i : i + self.batch_rows], temperature)
         return results
 
     def _batch(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]:

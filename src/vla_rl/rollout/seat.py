@@ -21,11 +21,11 @@ from vla_rl import errors
 from vla_rl.rollout.events import OnEvent, WorkerReplaced
 from vla_rl.rollout.shared import FrameBlock
 from vla_rl.rollout.worker import SlotResult, frames_shape, unpacked, worker_main
+from vla_rl.sim.canary import WORKER_VARIABLES
 
 # A first start may simplify meshes; a hang at this stage is rare, so it may take longer to show.
 START_TIMEOUT_S = 300.0
 LEAVE_TIMEOUT_S = 5.0
-SINGLE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 _launching = Lock()  # a process gets its variables from this one's environment
 
 Command = tuple[str, int, Any]
@@ -58,7 +58,7 @@ class _Worker:
             name=f"vla-rl-worker-{index}",
             daemon=True,
         )
-        with _launching, _environment(SINGLE_THREAD):
+        with _launching, _environment(WORKER_VARIABLES):
             self.process.start()
         child.close()  # so that the worker's death reads as end-of-file here
         self.description: dict[str, Any] | None = None  # its first message, when the environment stands

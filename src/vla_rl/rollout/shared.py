@@ -8,6 +8,7 @@ writes when (`pool` and `worker` take turns, one command at a time).
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
@@ -19,6 +20,12 @@ import numpy as np
 from vla_rl.errors import MachineError
 
 Shape = tuple[int, ...]
+
+
+def available_bytes() -> int:
+    """Memory that can be had without swapping, as the kernel estimates it."""
+    with open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
 
 
 class FrameBlock:
@@ -38,16 +45,18 @@ class FrameBlock:
         Raises:
             MachineError: there is not so much memory.
         """
-        needed = slots * math.prod(shape)
-        if needed <= os.fstat(self._fd).st_size:
+        needed, held = slots * math.prod(shape), os.fstat(self._fd).st_size
+        if needed <= held:
             return
         try:
+            if needed - held > available_bytes():  # the kernel would go on until it has to kill somebody
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             os.posix_fallocate(self._fd, 0, needed)
         except OSError as error:
             raise MachineError(
                 f"no memory for the frames of {slots} slots ({needed / 2**20:.0f} MiB): {error.strerror}",
                 where="memory shared with the workers",
-                remedy="lower eval.slots or sim.image_px, or give this machine or container more memory",
+                remedy="lower eval.slots or sim.image_px, or give this machine more memory",
             ) from None
 
     def view(self, slot: int, shape: Shape) -> np.ndarray:
