@@ -25,13 +25,25 @@ from vla_rl.rollout.worker import SlotResult
 MAX_FAULTS = 3  # of one episode; what repeats this often is no accident
 
 OnEpisode = Callable[[Episode, tuple[Row, ...]], None]
-OnLastLook = Callable[[EpisodeSpec, Observation], None]
 
 
 class Sampler(Protocol):
     """What a wave needs of a sampler: an answer to every request, in order."""
 
     def sample(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]: ...
+
+
+class Watcher(Protocol):
+    """Sees every episode of a wave and changes nothing. Called one call at a time; an episode that is redone starts
+    again at replan 0."""
+
+    def replanned(self, spec: EpisodeSpec, replan: int, observation: Observation, prediction: Prediction) -> None:
+        """What was seen, and the chunk that answered it."""
+        ...
+
+    def ended(self, spec: EpisodeSpec, observation: Observation) -> None:
+        """What is seen when the episode has ended."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -102,7 +114,7 @@ def run_wave(
     keep_rows: bool = True,
     on_event: OnEvent = ignore,
     on_episode: OnEpisode = lambda episode, rows: None,
-    on_last_look: OnLastLook | None = None,
+    watcher: Watcher | None = None,
 ) -> Wave:
     """Run every spec to its end.
 
@@ -116,7 +128,7 @@ def run_wave(
         keep_rows: False drops frames at once (evaluations need only the metrics).
         on_event: told of rounds, endings and restarts.
         on_episode: given each episode and its rows as soon as it has ended, e.g. to store them.
-        on_last_look: given what is seen when an episode has ended; rows hold only what was seen before.
+        watcher: told of every replan and of the end of every episode.
 
     Raises:
         RolloutError: an episode was lost `MAX_FAULTS` times; names it and the last worker's fault.
@@ -133,13 +145,16 @@ def run_wave(
         order = sorted(playing)
         predictions = sampler.sample([playing[slot].request() for slot in order], temperature)
         for slot, prediction in zip(order, predictions, strict=True):
-            playing[slot].record(prediction, policy_digest, keep_rows)
+            game = playing[slot]
+            if watcher and game.observation:
+                watcher.replanned(game.spec, game.replan, game.observation, prediction)
+            game.record(prediction, policy_digest, keep_rows)
         results = pool.step([(slot, p.chunk_deg) for slot, p in zip(order, predictions, strict=True)])
         for result in results:
             if _advance(playing[result.slot], result):
                 game = playing.pop(result.slot)
-                if on_last_look and game.observation:
-                    on_last_look(game.spec, game.observation)
+                if watcher and game.observation:
+                    watcher.ended(game.spec, game.observation)
                 finished[game.spec] = _finish(game, result.metrics or {}, on_event, on_episode)
         rounds += 1
         _redo_lost(pool, playing, results, on_event)
