@@ -14,7 +14,7 @@ from vla_rl.sft.dataset import Demonstrations, fit_statistics, open_demonstratio
 
 @pytest.fixture(scope="session")
 def demo_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Demonstrations of six seeds in three shards, recorded by one worker."""
+    """A dataset of three seeds in three shards, recorded by one worker."""
     path = tmp_path_factory.mktemp("demos")
     record(path)
     return path
@@ -22,7 +22,7 @@ def demo_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def demos(demo_dir: Path) -> Demonstrations:
-    return open_demonstrations(demo_dir)
+    return open_demonstrations(demo_dir, chunk_ticks=30, frame_stride=10)
 
 
 @pytest.fixture

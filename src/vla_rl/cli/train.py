@@ -20,6 +20,7 @@ from vla_rl.rl.plan import Geometry, Outcome
 from vla_rl.rl.reward import documented_reward
 from vla_rl.seeds import check_disjoint, check_use, parse_seeds
 from vla_rl.sim.canary import require_rendering
+from vla_rl.sim.protocol import protocol_named
 
 if TYPE_CHECKING:
     from vla_rl.rl.rundir import RunDir
@@ -96,7 +97,7 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
                 checkpoint=reader.section("checkpoint", CheckpointConfig),
                 steps=settings.steps,
                 slots=slots,
-                max_replans=math.ceil(sim["max_ticks"] / sim["execute_ticks"]),
+                max_replans=math.ceil(sim["max_ticks"] / protocol_named(sim["protocol"]).execute_ticks),
                 run_dir=run_dir,
                 evaluate=evaluate_held_out,
                 max_wall_s=settings.max_wall_s,

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl import paths
 from vla_rl.errors import ConfigError, IntegrityError
 from vla_rl.policy import molmo2
+from vla_rl.policy.chunks import CODEC_DIR, ChunkCodec, checkpoint_dir
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.grammar import Grammar
 from vla_rl.policy.normalise import NormStats
@@ -29,9 +29,7 @@ from vla_rl.policy.tokenizer import TokenIds, build_layout, build_tokenizer, sav
 from vla_rl.policy.trunk import PromptTensors, action_logits
 from vla_rl.policy.vision import batch_pooling_index, pack_frames
 
-CODEC_DIR = "fast_tokenizer"
 TRAINING_SCENE = "training_scene.json"
-_BUNDLED = "bundled:"
 
 
 class VlaPolicy:
@@ -54,6 +52,7 @@ class VlaPolicy:
     ) -> None:
         self.model, self.tokenizer, self.codec, self.stats, self.task = model, tokenizer, codec, stats, task
         self.horizon, self.dim, self.vocabulary = codec.horizon, codec.dim, codec.vocabulary
+        self.chunks = ChunkCodec(codec, stats)
         self.grammar = Grammar(codec.lengths_V, codec.symbols)
         self.to(device)
 
@@ -104,11 +103,11 @@ class VlaPolicy:
 
     def encode_chunk(self, chunk_deg: np.ndarray) -> np.ndarray:
         """Bins int16 [T] of joint targets [horizon, J] in degrees."""
-        return self.codec.encode(self.stats.action.normalise(chunk_deg)[None])[0]
+        return self.chunks.encode(chunk_deg)
 
     def decode_chunk(self, bins_T: np.ndarray) -> np.ndarray:
         """Joint targets float64 [horizon, J] in degrees of one complete stream; ConfigError if it is not complete."""
-        return self.stats.action.denormalise(self.codec.decode([bins_T])[0])
+        return self.chunks.decode(bins_T)
 
     def weights_digest(self) -> str:
         """SHA-256 over the names and bytes of all weights, sorted by name."""
@@ -162,14 +161,7 @@ def load_policy(
         raise ConfigError(
             f"no head {serve_head!r} to serve", where="policy.serve_head", remedy="use policy.serve_head=ar"
         )
-    bundled = checkpoint.startswith(_BUNDLED)
-    directory = paths.bundled_base(checkpoint.removeprefix(_BUNDLED)) if bundled else Path(checkpoint)
-    if not (directory / molmo2.CONFIG).is_file():
-        raise ConfigError(
-            f"there is no policy checkpoint in {directory}",
-            where="policy.checkpoint",
-            remedy="name a directory with config.json and model.safetensors, or bundled:boat_tiny",
-        )
+    directory = checkpoint_dir(checkpoint)
     codec, stats, model = FastCodec.load(directory / CODEC_DIR), NormStats.load(directory), molmo2.load_model(directory)
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     ids = TokenIds.of(tokenizer, codec.vocabulary)
