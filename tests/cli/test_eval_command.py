@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 from PIL import Image
+
+from vla_rl import paths
 
 FUNNEL = ("touched", "pinched", "lifted", "success_documented", "success_strict")
 
@@ -92,3 +95,22 @@ def test_no_video_and_no_traces_run_nothing_again(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["config.json", "contact_sheet.png", "eval.json"]
     assert "replay" not in done.stderr and "0 filmed" in done.stderr
+
+
+def test_a_policy_in_another_scene_needs_leave_and_its_result_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("vla_rl.rollout.description")
+    shutil.copytree(paths.bundled_base("boat_tiny"), tmp_path / "policy")
+    trained = {"protocol": "sim100b", "scene_hash": "0" * 64, "look": "another"}
+    (tmp_path / "policy" / "training_scene.json").write_text(json.dumps(trained))
+    arguments = [
+        "eval", f"policy.checkpoint={tmp_path / 'policy'}", "eval.seeds=300", "sim.max_ticks=30", "pool.workers=1",
+        "sampler.batch_rows=1", "run.device=cpu", "--video", "none", "--json", f"run.dir={tmp_path / 'out'}",
+    ]  # fmt: skip
+    refused = vla_rl(*arguments)
+    assert refused.returncode == 2 and "policy.allow_scene_mismatch=true" in refused.stderr, refused.stderr
+    assert "000000000000" in refused.stderr and not (tmp_path / "out").exists()
+    allowed = vla_rl(*arguments, "policy.allow_scene_mismatch=true")
+    assert allowed.returncode == 0, allowed.stderr
+    summary = json.loads(allowed.stdout)["summary"]
+    assert (summary["training_scene_match"], summary["protocol"]) == ("mismatch allowed", "sim100b")
+    assert len(summary["scene_hash"]) == 64

@@ -11,7 +11,7 @@ from tiny_policy import tiny_policy, tiny_sampler
 from toy_world import PX, spec
 
 from vla_rl.evals.heldout import ForeignFrames, evaluate
-from vla_rl.evals.looks import LOOK_PX, LookingSampler, Looks, small
+from vla_rl.evals.looks import LOOK_PX, EpisodeWatcher, Looks, small
 from vla_rl.rl.reward import documented_reward
 from vla_rl.rollout.pool import SerialPool
 
@@ -33,20 +33,20 @@ class LosingPool(SerialPool):
         return results
 
 
-def watch(pool: SerialPool, record: tuple[int, ...] = (301,), *, blind: bool = False) -> tuple[LookingSampler, Any]:
+def watch(pool: SerialPool, record: tuple[int, ...] = (301,), *, blind: bool = False) -> tuple[EpisodeWatcher, Any]:
     sampler: Any = tiny_sampler(tiny_policy())
-    looking = LookingSampler(ForeignFrames(sampler) if blind else sampler, record)
+    watcher = EpisodeWatcher(record)
     result = evaluate(
-        sampler=looking,
+        sampler=ForeignFrames(sampler) if blind else sampler,
         pool=pool,
         reward=documented_reward(),
         seeds=SEEDS,
         temperature=1.0,
         slots=2,
         scene={"protocol": "toy", "scene_hash": "0"},
-        on_last_look=looking.last_look,
+        watcher=watcher,
     )
-    return looking, result
+    return watcher, result
 
 
 def toy_pool() -> SerialPool:
@@ -54,24 +54,24 @@ def toy_pool() -> SerialPool:
 
 
 def test_every_episode_is_seen_at_its_start_middle_and_end() -> None:
-    looking, result = watch(toy_pool())
-    assert sorted(looking.looks) == list(SEEDS) and result.summary["protocol"] == "toy"
-    for looks in looking.looks.values():
+    watcher, result = watch(toy_pool())
+    assert sorted(watcher.looks) == list(SEEDS) and result.summary["protocol"] == "toy"
+    for looks in watcher.looks.values():
         pictures = (looks.start, looks.middle, looks.end)
         assert all(p.shape == (LOOK_PX, LOOK_PX, 3) and p.dtype == np.uint8 and p.max() == 255 for p in pictures)
 
 
 def test_only_the_chosen_episodes_are_recorded_with_every_chunk() -> None:
-    looking, result = watch(toy_pool())
+    watcher, result = watch(toy_pool())
     episode = next(e for e in result.episodes if e.spec.seed == 301)
-    recording = looking.recording(301, episode.metrics)
+    recording = watcher.recording(301, episode.metrics)
     assert len(recording.chunks_deg) == episode.replans and recording.metrics == episode.metrics
     with pytest.raises(KeyError):
-        looking.recording(777, {})
-    assert not looking._chunks_deg[300]
+        watcher.recording(777, {})
+    assert not watcher._chunks_deg[300]
 
 
-def test_looking_changes_no_answer() -> None:
+def test_watching_changes_nothing() -> None:
     _, result = watch(toy_pool())
     plain = evaluate(
         sampler=tiny_sampler(tiny_policy()),

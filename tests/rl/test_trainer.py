@@ -126,7 +126,9 @@ def test_the_same_run_twice_gives_the_same_numbers_and_weights(reference, tmp_pa
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_worker_processes_give_the_same_numbers_and_weights(reference, tmp_path, workers):
-    with ProcessPool(workers=workers, groups=2, timeout_s=60.0, env_spec=spec(max_chunks=3), plugins=("toy_world",)) as pool:
+    with ProcessPool(
+        workers=workers, groups=2, timeout_s=60.0, env_spec=spec(max_chunks=3), plugins=("toy_world",)
+    ) as pool:
         finish(toy_trainer(tmp_path / "run", pool=pool))
     assert evidence(tmp_path / "run") == evidence(reference[0])
 

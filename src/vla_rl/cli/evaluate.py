@@ -112,7 +112,7 @@ def _play(reader: ConfigReader, job: EvalJobConfig, settings: EvalConfig, plan: 
     if "workers" in reader.tree["policy"]:
         return _play_expert(reader, plan, on_event)
     from vla_rl.evals.heldout import ForeignFrames, evaluate
-    from vla_rl.evals.looks import LookingSampler
+    from vla_rl.evals.looks import EpisodeWatcher
     from vla_rl.evals.scene import scene_facts
 
     device = prepare_torch(job.device, job.threads, job.seed)
@@ -121,9 +121,9 @@ def _play(reader: ConfigReader, job: EvalJobConfig, settings: EvalConfig, plan: 
     with reader.component("pool", env_spec=reader.component_spec("sim"), plugins=reader.plugins) as pool:
         slots, temperature = settings.slots, settings.temperature
         reader.check_consumed()
-        looking = LookingSampler(ForeignFrames(sampler) if settings.frames == "foreign" else sampler, plan.recorded)
+        watcher = EpisodeWatcher(plan.recorded)
         result = evaluate(
-            sampler=looking,
+            sampler=ForeignFrames(sampler) if settings.frames == "foreign" else sampler,
             pool=pool,
             reward=documented_reward(),
             seeds=plan.seeds,
@@ -131,10 +131,10 @@ def _play(reader: ConfigReader, job: EvalJobConfig, settings: EvalConfig, plan: 
             slots=slots,
             scene=scene_facts(policy, pool),
             on_event=on_event,
-            on_last_look=looking.last_look,
+            watcher=watcher,
         )
     metrics = {episode.spec.seed: episode.metrics for episode in result.episodes}
-    return Played(result, looking.looks, tuple(looking.recording(seed, metrics[seed]) for seed in plan.recorded))
+    return Played(result, watcher.looks, tuple(watcher.recording(seed, metrics[seed]) for seed in plan.recorded))
 
 
 def _play_expert(reader: ConfigReader, plan: Plan, on_event: OnEvent) -> Played:

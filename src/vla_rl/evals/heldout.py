@@ -16,7 +16,7 @@ from vla_rl.policy.sampler import Prediction, PredictRequest
 from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import Episode, EpisodeSpec
-from vla_rl.rollout.wave import OnLastLook, Sampler, run_wave
+from vla_rl.rollout.wave import Sampler, Watcher, run_wave
 
 
 class Reward(Protocol):
@@ -50,7 +50,7 @@ def evaluate(
     slots: int,
     scene: Mapping[str, Any] | None,
     on_event: OnEvent = ignore,
-    on_last_look: OnLastLook | None = None,
+    watcher: Watcher | None = None,
 ) -> EvalResult:
     """Run every seed once (draw 0) and summarise.
 
@@ -63,7 +63,7 @@ def evaluate(
         slots: episodes side by side.
         scene: what the simulator says of itself, and `training_scene_match`; goes into the summary.
         on_event: progress; it sees how many episodes have ended, not how.
-        on_last_look: given what is seen when an episode has ended, for a recorder.
+        watcher: keeps pictures and chunks of what it sees, see `looks`.
     """
     wave = run_wave(
         sampler=sampler,
@@ -73,7 +73,7 @@ def evaluate(
         slots=min(slots, len(seeds)),
         keep_rows=False,
         on_event=_sealed(on_event),
-        on_last_look=on_last_look,
+        watcher=watcher,
     )
     rewards = {e.spec.seed: reward.terms(e.metrics)["total"] for e in wave.episodes}
     summary = summarise(wave.episodes, rewards, temperature=temperature, scene=scene)

@@ -1,6 +1,6 @@
 """What an evaluation keeps of the episodes that it sees: small pictures of three moments, and the chunks of some.
 
-In: predict requests and answers as they pass, and the last look at each episode. Out: `Looks` (start, middle, end, top
+In: what a wave tells its watcher. Out: `Looks` (start, middle, end, top
 camera) of every episode, and a `Recording` of the chosen ones. Nothing is rendered for it. Left out: drawing
 (`vla_rl.report.sheet`) and playing a recording again (`film`).
 """
@@ -18,8 +18,7 @@ from vla_rl.policy.prompt import CAMERAS, Observation
 from vla_rl.rollout.records import EpisodeSpec
 
 if TYPE_CHECKING:
-    from vla_rl.policy.sampler import Prediction, PredictRequest
-    from vla_rl.rollout.wave import Sampler
+    from vla_rl.policy.sampler import Prediction
 
 LOOK_PX = 96
 TOP = CAMERAS.index("top")
@@ -59,34 +58,32 @@ def small(picture: np.ndarray) -> np.ndarray:
     return np.asarray(Image.fromarray(picture).resize((LOOK_PX, LOOK_PX), Image.Resampling.BOX))
 
 
-class LookingSampler:
-    """A sampler that answers as another one does and remembers what passed.
-
-    An episode that is lost and redone starts again at replan 0, and so does its record.
+class EpisodeWatcher:
+    """A watcher of a wave (`rollout.wave.Watcher`) that remembers what passes; one episode a seed.
 
     Args:
-        sampler: the sampler that answers.
         record: seeds whose chunks are kept.
+
+    Attributes:
+        looks: of every episode that has ended, by seed.
     """
 
-    def __init__(self, sampler: Sampler, record: Collection[int]) -> None:
-        self._sampler, self._record = sampler, frozenset(record)
+    def __init__(self, record: Collection[int]) -> None:
+        self._record = frozenset(record)
         self._playing: dict[int, list[np.ndarray]] = {}
         self._chunks_deg: dict[int, list[np.ndarray]] = {}
         self.looks: dict[int, Looks] = {}
 
-    def sample(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]:
-        predictions = self._sampler.sample(requests, temperature)
-        for request, prediction in zip(requests, predictions, strict=True):
-            if request.replan == 0:
-                self._playing[request.seed], self._chunks_deg[request.seed] = [], []
-            self._playing[request.seed].append(small(request.observation.frames[TOP]))
-            if request.seed in self._record:
-                self._chunks_deg[request.seed].append(np.array(prediction.chunk_deg))
-        return predictions
+    def replanned(self, spec: EpisodeSpec, replan: int, observation: Observation, prediction: Prediction) -> None:
+        """Keep a small picture, and the chunk of a seed that is recorded; replan 0 starts both anew."""
+        if replan == 0:
+            self._playing[spec.seed], self._chunks_deg[spec.seed] = [], []
+        self._playing[spec.seed].append(small(observation.frames[TOP]))
+        if spec.seed in self._record:
+            self._chunks_deg[spec.seed].append(np.array(prediction.chunk_deg))
 
-    def last_look(self, spec: EpisodeSpec, observation: Observation) -> None:
-        """To be told when an episode has ended; keeps three of its pictures."""
+    def ended(self, spec: EpisodeSpec, observation: Observation) -> None:
+        """Keep three pictures of the episode and let the others go."""
         self.looks[spec.seed] = Looks.of([*self._playing.pop(spec.seed), small(observation.frames[TOP])])
 
     def recording(self, seed: int, metrics: Mapping[str, Any]) -> Recording:

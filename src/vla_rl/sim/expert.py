@@ -139,7 +139,7 @@ class ScriptedExpert:
             arm_speed=float(np.abs(data.qvel[:6]).max()),
             boat_speed=float(np.abs(velocity).max()),
             lost=bool(lost),
-            grip=env.last_sample.grip,
+            grip=env.last_sample.grip or 0,
             disk_xy_m=disk_xy_m(env),
             disk_top_m=scene.protocol.disk_top_m,
         )
