@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.sim.conftest import PLAIN_LOOK
 from vla_rl.sim.env import BoatToDisk
 from vla_rl.sim.expert import DemoNoise, ExpertEpisode, ScriptedExpert
 from vla_rl.sim.ik import ArmKinematics
@@ -86,10 +87,10 @@ def demonstrations() -> list[ExpertEpisode]:
         protocol="sim100b",
         image_px=32,
         chunk_ticks=30,
-        execute_ticks=30,
         max_ticks=900,
         terminate_on="never",
         stop_hopeless=False,
+        look=PLAIN_LOOK,
     )
     expert = ScriptedExpert(env)
     return [expert.run(seed, noise=MIX, record_every=7, render=seed < 100404) for seed in range(100400, 100420)]

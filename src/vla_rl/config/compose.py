@@ -105,6 +105,12 @@ def _translate(error: Exception, primary: str, overrides: Sequence[str]) -> Conf
             f"the group {group} needs one of its options", where=group, remedy=f"options: {', '.join(options(group))}"
         )
     text = " ".join(line.strip() for line in str(cause).splitlines() if line.strip())
+    if "is not a subclass of" in text and (nested := _nested_group(overrides)):
+        return ConfigError(
+            f"{nested.replace('/', '.')} is a group of keys, not a key",
+            where=nested.replace("/", "."),
+            remedy=f"choose an option with {nested}=…: {', '.join(options(nested))}",
+        )
     if isinstance(cause, MissingConfigException) or "Could not find" in text:
         return _unknown_option(text)
     if isinstance(cause, OverrideParseException):
@@ -122,6 +128,12 @@ def _translate(error: Exception, primary: str, overrides: Sequence[str]) -> Conf
     where = full.group(1) if full else next((o for o in overrides if o.split("=")[0] in text), f"conf/{primary}.yaml")
     what = re.split(r"\s+full_key:|\s+object_type=|\s+reference_type=", text)[0]
     return ConfigError(what, where=where, remedy="see the key's type and help with `vla-rl train --help-keys`")
+
+
+def _nested_group(overrides: Sequence[str]) -> str | None:
+    """The first override whose dotted key is really a nested group, e.g. ``sim.look=lens`` -> ``sim/look``."""
+    paths_ = [override.partition("=")[0].replace(".", "/") for override in overrides]
+    return next((path for path in paths_ if "/" in path and (paths.conf_dir() / path).is_dir()), None)
 
 
 def _unknown_option(text: str) -> ConfigError:

@@ -155,12 +155,48 @@ class SamplerConfig:
 
 
 @dataclass
+class LookConfig:
+    cameras: str = key(
+        "close",
+        "close: the near top camera and the wrist camera of the robot model; documented: the documented pair",
+        choices=("close", "documented"),
+    )
+    mount: str = key(
+        "standard",
+        "wrist-camera bracket: standard, or flipped by 180 degrees (its collision boxes too)",
+        choices=("standard", "flipped"),
+    )
+    lens: str = key(
+        "none",
+        "none, equidistant (fisheye), or fitted (equidistant on top, fitted polynomial on the wrist)",
+        choices=("none", "equidistant", "fitted"),
+    )
+    grade: str = key("none", "per-channel affine grade: none or documented", choices=("none", "documented"))
+    blur_px: float = key(0.0, "sigma of the optical blur, pixels of a picture with 480 rows", at_least=0, at_most=20)
+    noise_counts: float = key(0.0, "sigma of the sensor noise, counts of 255", at_least=0, at_most=100)
+    jitter: bool = key(False, "boat tint, sun, warmth, fill light and table tone are drawn anew at each reset")
+    shadow_strength: float = key(
+        0.0, "share of light that a contact shadow takes from the top picture", at_least=0, at_most=1
+    )
+    shadow_px: float = key(
+        24.0, "sigma of the contact shadow's edge, pixels of a picture with 480 rows and fovy 72", at_least=0
+    )
+    clutter: str = key(
+        "none",
+        "none, standins (shapes) or patches (cut-outs on the table) of mouse, mug, laptop and circuit board",
+        choices=("none", "standins", "patches"),
+    )
+    patches: str | None = key(None, "folder of RGBA cut-outs with patches.json; null: drawn by the program")
+    composite: bool = key(False, "put the top camera's foreground over a photograph drawn from `plates`")
+    plates: str | None = key(None, "folder of clean-plate PNGs, optionally with plates.json; none ships")
+
+
+@dataclass
 class SimConfig:
     _target_: str = "vla_rl.sim.env.BoatToDisk"
-    protocol: str = key("sim100b", "scene, spawn, control and success test under one name; results never mix protocols")
+    protocol: str = key("sim100b", "sim100b or sim100, then what differs: -30hz|-35ms, -spawn2, -h15|-h10")
     image_px: int = key(112, "camera width and height in pixels", at_least=1)
     chunk_ticks: int = key(30, "ticks of one predicted chunk (30 ticks are one second)", at_least=1)
-    execute_ticks: int = key(30, "ticks of a chunk that are executed before the next predict", at_least=1)
     max_ticks: int = key(900, "episode length in ticks", at_least=1)
     terminate_on: str = key(
         "success_strict",
@@ -168,6 +204,7 @@ class SimConfig:
         choices=("success_documented", "success_strict", "never"),
     )
     stop_hopeless: bool = key(False, "end an episode whose boat lies on its side, is over 25 cm away or off the table")
+    look: LookConfig = field(default_factory=LookConfig)
 
 
 @dataclass
@@ -179,6 +216,9 @@ class SerialPoolConfig:
 class ProcessPoolConfig:
     _target_: str = "vla_rl.rollout.pool.ProcessPool"
     workers: int = key(2, "environment processes", at_least=1)
+    groups: int = key(
+        2, "groups of slots that take turns: one is predicted while another moves; 1 is lockstep", at_least=1
+    )
     timeout_s: float = key(120.0, "a worker silent for longer is replaced and its episodes redone", above=0)
 
 

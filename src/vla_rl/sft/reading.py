@@ -91,7 +91,7 @@ def open_dataset(root: Path) -> DemoDataset:
         columns = pa.concat_tables(parts)
         joints = {name: lerobot.joint_values(columns[name], len(JOINTS))[:, picked] for name, picked in order.items()}
         tasks = pq.read_table(root / lerobot.TASKS).to_pydict()
-    except (OSError, ValueError, KeyError) as error:  # Arrow's own errors are among them
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         what = f"the dataset cannot be read: {error}"
         raise IntegrityError(what, where=str(root), remedy="fetch it again, or " + RE_RECORD) from error
     if len(columns) != info["total_frames"]:

@@ -40,6 +40,7 @@ class ArmKinematics:
     def __init__(self, scene: Scene) -> None:
         self._model, self._data = scene.model, mujoco.MjData(scene.model)
         self._gripper = scene.model.body("gripper").id
+        self._own_geom_G = (scene.body_of_geom_G != 0) & (scene.body_of_geom_G != scene.boat_body)
         limits = scene.model.jnt_range[:5]
         self.low_rad, self.high_rad = limits[:, 0] + RANGE_MARGIN_RAD, limits[:, 1] - RANGE_MARGIN_RAD
         self._pan_axis_xy = np.array(scene.model.body("shoulder").pos[:2])
@@ -57,9 +58,29 @@ class ArmKinematics:
         rotation = self._data.xmat[self._gripper].reshape(3, 3)
         return self._data.xpos[self._gripper] + rotation @ tool_point, rotation
 
-    def _heading(self, pan_rad: float, roll_rad: float) -> float:
-        _, rotation = self.tool(np.concatenate([[pan_rad], BENT_RAD, [roll_rad]]), np.zeros(3))
+    def radius_m(self, point_m: np.ndarray) -> float:
+        """Horizontal distance of a point from the pan axis."""
+        return float(np.hypot(*(point_m[:2] - self._pan_axis_xy)))
+
+    def strikes_itself(self, joints_rad: np.ndarray, jaw_rad: float) -> bool:
+        """Whether parts of the arm touch each other in this pose."""
+        self._data.qpos[:6] = np.append(joints_rad, jaw_rad)
+        mujoco.mj_fwdPosition(self._model, self._data)
+        # Back as it was: the jaw moves the arm's centre of mass, and with it the last bits of later Jacobians.
+        self._data.qpos[5] = 0.0
+        contact = self._data.contact
+        if self._data.ncon == 0:
+            return False
+        own_C2 = self._own_geom_G[contact.geom]
+        return bool((own_C2.all(axis=1) & (contact.dist < 0.0)).any())
+
+    def heading_rad(self, joints_rad: np.ndarray) -> float:
+        """World heading of the jaw axis."""
+        _, rotation = self.tool(joints_rad, np.zeros(3))
         return float(np.arctan2(rotation[1, 0], rotation[0, 0]))
+
+    def _heading(self, pan_rad: float, roll_rad: float) -> float:
+        return self.heading_rad(np.concatenate([[pan_rad], BENT_RAD, [roll_rad]]))
 
     def guess(self, xy_m: np.ndarray, jaw_heading_rad: float) -> np.ndarray:
         """A start configuration over `xy_m` whose wrist roll already points the jaws along the heading; float64 [5]."""
