@@ -153,7 +153,7 @@ def test_what_cannot_be_learned_from_is_refused_by_name(demo_dir: Path, tmp_path
         assert caught.value.remedy and str(directory) in (caught.value.where or "")
 
 
-def test_held_out_seeds_missing_files_and_several_tasks_are_refused(demo_dir: Path, tmp_path: Path) -> None:
+def test_held_out_seeds_damaged_files_and_several_tasks_are_refused(demo_dir: Path, tmp_path: Path) -> None:
     directory = tmp_path / "held_out"
     shutil.copytree(demo_dir, directory)
     (path,) = (directory / "data").glob("*/*.parquet")
@@ -168,6 +168,9 @@ def test_held_out_seeds_missing_files_and_several_tasks_are_refused(demo_dir: Pa
         open_dataset(directory)
     path.write_bytes(b"PAR1")
     with pytest.raises(IntegrityError, match="cannot be read"):
+        open_dataset(directory)
+    (directory / lerobot.INFO).write_text("{}")
+    with pytest.raises(IntegrityError, match="not the info.json"):
         open_dataset(directory)
     tasks = pa.table({"task_index": [0, 1], "task": ["push", "pull"]})
     pq.write_table(tasks, other(demo_dir, tmp_path / "tasks") / lerobot.TASKS)

@@ -29,9 +29,9 @@ from vla_rl.sim.frames import CAMERAS
 KILLED = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {helpers!r})
-from sft_support import record
-if __name__ == "__main__":
+if __name__ == "__main__":  # its recording processes do without these modules
+    sys.path.insert(0, {helpers!r})
+    from sft_support import record
     record(Path({directory!r}))
 """
 

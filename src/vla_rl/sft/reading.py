@@ -89,8 +89,9 @@ def open_dataset(root: Path) -> DemoDataset:
     try:
         parts = [pq.read_table(path, columns=[*order, "episode_index", *optional]) for path in files]
         columns = pa.concat_tables(parts)
+        joints = {name: lerobot.joint_values(columns[name], len(JOINTS))[:, picked] for name, picked in order.items()}
         tasks = pq.read_table(root / lerobot.TASKS).to_pydict()
-    except (OSError, pa.ArrowException, KeyError) as error:
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         what = f"the dataset cannot be read: {error}"
         raise IntegrityError(what, where=str(root), remedy="fetch it again, or " + RE_RECORD) from error
     if len(columns) != info["total_frames"]:
@@ -98,7 +99,6 @@ def open_dataset(root: Path) -> DemoDataset:
         raise IntegrityError(what, where=str(root), remedy="fetch it again, or " + RE_RECORD)
     if "seed" in optional:
         _check_seeds(root, np.unique(columns["seed"].to_numpy()))
-    joints = {name: lerobot.joint_values(columns[name], len(JOINTS))[:, picked] for name, picked in order.items()}
     taught = columns["taught"].to_numpy() if "taught" in optional else np.ones(len(columns), bool)
     return DemoDataset(
         root=root,
@@ -114,7 +114,12 @@ def open_dataset(root: Path) -> DemoDataset:
 
 def _info(root: Path) -> dict[str, Any]:
     if (root / lerobot.INFO).is_file():
-        return json.loads((root / lerobot.INFO).read_text())
+        try:
+            info = json.loads((root / lerobot.INFO).read_text())
+            return {name: info[name] for name in ("codebase_version", "fps", "features", "total_frames")}
+        except (ValueError, KeyError, TypeError) as error:
+            what = f"this is not the info.json of a dataset: {error!r}"
+            raise IntegrityError(what, where=str(root / lerobot.INFO), remedy="fetch it again") from error
     what, remedy = "there is no LeRobot dataset here", f"name the directory that holds {lerobot.INFO}, or {RE_RECORD}"
     if (root / STAGING).is_dir():
         what, remedy = "the recording is not finished", f"continue it with vla-rl demos run.resume={root}"
@@ -124,7 +129,7 @@ def _info(root: Path) -> dict[str, Any]:
 
 
 def _check_format(root: Path, info: Mapping[str, Any]) -> None:
-    where, version = str(root / lerobot.INFO), str(info.get("codebase_version"))
+    where, version = str(root / lerobot.INFO), str(info["codebase_version"])
     if not version.startswith("v3."):
         raise UsageError(
             f"the dataset is of LeRobot format {version}, not v3.0",
