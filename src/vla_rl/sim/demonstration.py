@@ -13,9 +13,9 @@ import numpy as np
 from vla_rl import seeds
 from vla_rl.sim.env import BoatToDisk
 from vla_rl.sim.frames import CAMERAS
-from vla_rl.sim.manoeuvres import Abandon
 from vla_rl.sim.metrics import STRICT_TICKS, EpisodeMetrics, TickSample
 from vla_rl.sim.phases import Phase
+from vla_rl.sim.poses import Abandon
 
 MAX_TICKS = 900
 NOISE_MEMORY = 0.9

@@ -29,18 +29,20 @@ from vla_rl.sim.env import BoatToDisk
 from vla_rl.sim.frames import to_degrees
 from vla_rl.sim.gl import mujoco
 from vla_rl.sim.ik import ArmKinematics
-from vla_rl.sim.manoeuvres import STUCK_DEG, Abandon, Manoeuvres
+from vla_rl.sim.manoeuvres import STUCK_DEG, Manoeuvres
 from vla_rl.sim.phases import CLOSED_DEG, HOVER_M, CabinInHand, Hand, Phase, World, phase
+from vla_rl.sim.poses import Abandon
 
 HOME_DEG = 1.0  # the episode ends this near to home
 # The command is taken anew from the measured joints once the servos have lost it by this much.
 LOST_DEG = 12.0
+MISS_TICKS = 90  # a miss that has not come about by then is given up
 REACHING = (Phase.RISE, Phase.APPROACH, Phase.DESCEND)
 
 
 @dataclass(frozen=True)
 class Action:
-    """What is due: the phase, joint targets float64 [6] (degrees) for the next tick, whether it is the last."""
+    """What is due: the phase, joint targets float64 [6] in degrees for the next tick, and whether it is the last."""
 
     phase: Phase
     target_deg: np.ndarray
@@ -156,7 +158,7 @@ class ScriptedExpert:
         """
         cos, sin = np.cos(miss.turn_rad), np.sin(miss.turn_rad)
         turn = np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
-        while True:
+        for _ in range(MISS_TICKS):
             seen = self.observe(recorder.told_deg)
             shifted_m = seen.boat_m + np.append(miss.offset_m, 0.0)
             seen = replace(seen, boat_m=shifted_m, boat_rotation=turn @ seen.boat_rotation, grip=0)

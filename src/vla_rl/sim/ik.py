@@ -17,9 +17,9 @@ import numpy as np
 from vla_rl.sim.gl import mujoco
 from vla_rl.sim.scene import Scene
 
-DAMPING = 1e-6
+DAMPING_66 = 1e-6 * np.eye(6)
 MAX_STEP_RAD = 0.2
-TOLERANCE = 2e-5
+TOLERANCE, SETTLED_RAD = 2e-5, 2e-5
 RANGE_MARGIN_RAD = 0.02
 # A bent elbow with the tool pointing down: shoulder lift, elbow and wrist, from which the iteration reaches the table.
 BENT_RAD = np.deg2rad([10.0, 10.0, 70.0])
@@ -69,8 +69,6 @@ class ArmKinematics:
         # Back as it was: the jaw moves the arm's centre of mass, and with it the last bits of later Jacobians.
         self._data.qpos[5] = 0.0
         contact = self._data.contact
-        if self._data.ncon == 0:
-            return False
         own_C2 = self._own_geom_G[contact.geom]
         return bool((own_C2.all(axis=1) & (contact.dist < 0.0)).any())
 
@@ -123,7 +121,12 @@ class ArmKinematics:
             mujoco.mj_comPos(self._model, self._data)
             mujoco.mj_jac(self._model, self._data, self._jac_pos, self._jac_rot, position, self._gripper)
             jacobian = np.concatenate([self._jac_pos[:, :5], weights[:, None] * self._jac_rot[:, :5]])
-            step = jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + DAMPING * np.eye(6), error)
-            joints_rad = np.clip(joints_rad + np.clip(step, -MAX_STEP_RAD, MAX_STEP_RAD), self.low_rad, self.high_rad)
+            step = jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + DAMPING_66, error)
+            moved_rad = np.minimum(np.maximum(step, -MAX_STEP_RAD), MAX_STEP_RAD) + joints_rad
+            moved_rad = np.minimum(np.maximum(moved_rad, self.low_rad), self.high_rad)
+            settled = np.abs(moved_rad - joints_rad).max() < SETTLED_RAD  # as near as it gets
+            joints_rad = moved_rad
+            if settled:
+                break
         position, rotation = self.tool(joints_rad, tool_point)
         return ArmPose(joints_rad, float(np.linalg.norm(goal_m - position)), float(rotation[2, 2]))

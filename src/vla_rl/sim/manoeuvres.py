@@ -1,18 +1,17 @@
-"""How each phase moves: from the world to the reference joints of the next tick.
+"""How each phase moves: from the world to the next step of the joint targets.
 
-In: a `World` and the `Phase` that it shows. Out: joint angles one tick further along, at the speed that suits the
-phase. Every call starts from the present pose, so a manoeuvre can be entered anywhere and left at any time; the only
-thing kept between calls is a memo of inverse kinematics for a boat that has not moved. Collisions are not computed:
-the jaws rise before they cross the boat and go straight down on it.
+In: a `World` and the `Phase` that it shows. Out: by how much the targets change in the next tick, at the speed that
+suits the phase. Every call starts from the present pose, so a manoeuvre can be entered anywhere and left at any time.
+Paths are not checked for collisions: the jaws rise before they cross the boat and go straight down on it.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from vla_rl.sim.ik import ArmKinematics, ArmPose
+from vla_rl.sim.ik import ArmKinematics
 from vla_rl.sim.metrics import HOPELESS_Z_M, MIN_UPRIGHT, PINCH
-from vla_rl.sim.motion import FREE_DEG_S, JAW_DEG_S, JAW_SLOW_DEG_S, LOWER_DEG_S, NEAR_DEG_S, Pace
+from vla_rl.sim.pace import FREE_DEG_S, JAW_DEG_S, JAW_SLOW_DEG_S, LOWER_DEG_S, NEAR_DEG_S, Pace
 from vla_rl.sim.phases import (
     CARRY_KEEL_M,
     CLEARANCE_M,
@@ -32,26 +31,24 @@ from vla_rl.sim.phases import (
     height_missing_m,
     lowering_radius_m,
 )
+from vla_rl.sim.poses import CABIN_JAW_DEG, Abandon, Poses
 from vla_rl.sim.protocol import Protocol
 
+# Motions that begin at rest are at full speed after this far.
 RAMP_DEG, RAMP_M = 9.0, 0.012
-# Away from table and disk a slight tilt is worth the reach; where the jaws work the tool points straight down.
-UPRIGHT, TILT_ALLOWED, TILTS = 0.1, 0.03, (0.03, 0.006, 0.0015, 0.0003)
-CABIN_JAW_DEG = 2.0  # the jaw's angle on the cabin's sides
-FOLDED_M, UNFOLDED_DEG = 0.130, np.array([-90.0, 50.0, 75.0])  # lift, elbow and wrist, tool well up
+UPRIGHT, TILT_ALLOWED = 0.1, 0.03  # weights of an upright tool: where the jaws work, and on the way
+UPRIGHT_BELOW_M, SLOW_BELOW_M = 0.030, 0.010
+UPWARD_REACH_M, UPWARD_UPRIGHT = (0.130, 0.255), 0.85  # where the arm can go straight up, with the tool how upright
+DRAWN_UP_DEG = np.array([-90.0, 50.0, 75.0])  # lift, elbow and wrist: the tool points down, well above the table
 STRIDE_M = 0.020  # straight lines are cut into chords of this length
-SLOW_BELOW_M = 0.010
-STILL, STUCK_DEG, MAX_TURN_RAD = 0.05, 0.05, 0.05
+# A boat or arm slower than this (rad/s, m/s) is at rest; a step shorter than that is none.
+STILL, STUCK_DEG = 0.05, 0.05
 CARRYING = (Phase.LIFT, Phase.TRAVERSE, Phase.LOWER)
 UP = np.array([0.0, 0.0, 1.0])
 
 
-class Abandon(Exception):
-    """The expert cannot go on; the message says why."""
-
-
 class Manoeuvres:
-    """The reference of the next tick, for every phase.
+    """The next step of every phase.
 
     Args:
         arm: kinematics of the scene.
@@ -59,9 +56,8 @@ class Manoeuvres:
     """
 
     def __init__(self, arm: ArmKinematics, protocol: Protocol) -> None:
-        self._arm, self._pace = arm, Pace(protocol.tick_s)
+        self._arm, self._poses, self._pace = arm, Poses(arm), Pace(protocol.tick_s)
         self._home_deg = np.array(protocol.home_deg)
-        self._memo: tuple[tuple[float, ...], list[np.ndarray]] = ((), [])
         self._steps = {
             Phase.RISE: self._rise,
             Phase.APPROACH: self._approach,
@@ -98,29 +94,39 @@ class Manoeuvres:
     def _rise(self, world: World) -> np.ndarray:
         """Straight up beside or over the boat; the jaws stay as they are, lest they sweep it.
 
-        Close to its base the arm is folded and would strike itself on the way up: it unfolds instead, which lifts it.
+        An arm that is folded close to its base would strike itself on the way up, one that is stretched out cannot go
+        up: both are drawn up into a pose in between.
         """
         _check_boat(world)
-        if self._arm.radius_m(world.aim.point(OPEN_TOOL)) < FOLDED_M:
-            unfolded_deg = np.concatenate([world.aim_deg[:1], UNFOLDED_DEG, world.aim_deg[4:5]])
-            return self._together(world, unfolded_deg, float(world.aim_deg[5]), NEAR_DEG_S)
+        reach_m = self._arm.radius_m(world.aim.point(OPEN_TOOL))
+        if not UPWARD_REACH_M[0] < reach_m < UPWARD_REACH_M[1] or world.aim.rotation[2, 2] < UPWARD_UPRIGHT:
+            drawn_up_deg = np.concatenate([world.aim_deg[:1], DRAWN_UP_DEG, world.aim_deg[4:5]])
+            return self._together(world, drawn_up_deg, float(world.aim_deg[5]), NEAR_DEG_S)
         return self._up(world, heading_rad=None)
 
     def _approach(self, world: World) -> np.ndarray:
         _check_boat(world)
         now_deg = world.aim_deg[:5]
-        above = min(self._above(world), key=lambda pose_deg: np.abs(pose_deg - now_deg).max())
+        above = min(self._poses.above(world), key=lambda pose_deg: np.abs(pose_deg - now_deg).max())
         begun = float(np.abs(self._home_deg - world.aim_deg).max()) / RAMP_DEG
         way = self._together(world, above, OPEN_DEG, FREE_DEG_S, begun=begun)
         return self._leaving(world, way)
 
     def _descend(self, world: World) -> np.ndarray:
+        above_m = CabinInHand.seen(world.aim, world).above_m
         return self._line(
-            world, OPEN_TOOL, world.grasp_m, NEAR_DEG_S, OPEN_DEG, heading_rad=_nearer_heading(world), brake=True
+            world,
+            OPEN_TOOL,
+            world.grasp_m,
+            NEAR_DEG_S,
+            OPEN_DEG,
+            heading_rad=_nearer_heading(world),
+            vertical_weight=_upright_weight(above_m),
+            brake=True,
         )
 
     def _close(self, world: World) -> np.ndarray:
-        """The arm carries the fixed jaw to the cabin while the other one closes: both touch it at nearly one time."""
+        """The arm carries the fixed jaw to the cabin while the other one closes, so that both touch it together."""
         pose = self._arm.solve(
             world.grasp_m, CLOSING_TOOL, np.deg2rad(world.aim_deg[:5]), jaw_heading_rad=_nearer_heading(world)
         )
@@ -150,12 +156,7 @@ class Manoeuvres:
         )
 
     def _traverse(self, world: World) -> np.ndarray:
-        start_rad = np.append(self._arm.guess(world.disk_xy_m, 0.0)[:4], np.deg2rad(world.aim_deg[4]))
-        over_m = np.append(world.disk_xy_m, CARRY_KEEL_M)
-        over = self._over(over_m, world.keel_in_hand, start_rad, None)
-        if over is None:
-            raise Abandon("the disk is out of reach")
-        way = self._together(world, np.rad2deg(over.joints_rad), CLOSED_DEG, FREE_DEG_S, brake=True)
+        way = self._together(world, self._poses.over_disk(world), CLOSED_DEG, FREE_DEG_S, brake=True)
         high = min((world.keel_aim_m[2] - LIFTED_KEEL_M) / RAMP_M, 1.0)
         return way if high >= 1.0 else high * way + (1.0 - high) * self._lift(world)
 
@@ -163,7 +164,8 @@ class Manoeuvres:
         touch_m = np.append(world.disk_xy_m, world.disk_top_m + TOUCH_M)
         begun = (world.keel_aim_m[2] - touch_m[2]) / SLOW_BELOW_M - 1.0
         speed_deg_s = LOWER_DEG_S + (NEAR_DEG_S - LOWER_DEG_S) * min(max(begun, 0.0), 1.0)
-        down = self._line(world, world.keel_in_hand, touch_m, speed_deg_s, CLOSED_DEG)
+        weight = _upright_weight(float(world.keel_aim_m[2] - touch_m[2]))
+        down = self._line(world, world.keel_in_hand, touch_m, speed_deg_s, CLOSED_DEG, vertical_weight=weight)
         radius_m, off_m = lowering_radius_m(world), world.disk_distance_m(world.keel_aim_m)
         rim = min((off_m - LOWERING_M) / max(radius_m - LOWERING_M, 1e-9), 1.0)
         return down if rim <= 0.0 else rim * self._traverse(world) + (1.0 - rim) * down
@@ -246,7 +248,7 @@ class Manoeuvres:
         begun: float = 1.0,
         brake: bool = False,
     ) -> np.ndarray:
-        """One tick along the straight line in space that takes the tool point from where it is led to the goal."""
+        """One tick along the straight line in space from where the tool point is commanded to be to the goal."""
         start_m = world.aim.point(tool)
         way_m = goal_m - start_m
         part = min(1.0, STRIDE_M / max(float(np.linalg.norm(way_m)), 1e-9))
@@ -262,46 +264,16 @@ class Manoeuvres:
         share = min(1.0, self._pace.part(way_deg / part, speed_deg_s, begun=begun, brake=brake) / part)
         return np.append(share * way_deg, self._jaw(world, jaw_deg))
 
-    def _above(self, world: World) -> list[np.ndarray]:
-        """Arm joints [5] in degrees over the cabin, for the ways round from which it can be taken.
-
-        Raises:
-            Abandon: there is none.
-        """
-        key = (*np.round(world.grasp_m, 4).tolist(), round(world.across_rad, 3))
-        if self._memo[0] != key:
-            self._memo = (key, self._solve_above(np.array(key[:3]), key[3]))
-        if not self._memo[1]:
-            raise Abandon("the boat is out of reach")
-        return self._memo[1]
-
-    def _solve_above(self, grasp_m: np.ndarray, across_rad: float) -> list[np.ndarray]:
-        poses: list[np.ndarray] = []
-        for heading_rad in (across_rad, across_rad + np.pi):
-            guess_rad = self._arm.guess(grasp_m[:2], heading_rad)
-            grasp = self._arm.solve(grasp_m, OPEN_TOOL, guess_rad, jaw_heading_rad=heading_rad)
-            above = self._over(grasp_m + HOVER_M * UP, OPEN_TOOL, guess_rad, heading_rad)
-            turned = np.cos(self._arm.heading_rad(grasp.joints_rad) - heading_rad) < np.cos(MAX_TURN_RAD)
-            if above is not None and grasp.error_m < 0.002 and grasp.upright > 0.97 and not turned:
-                if not any(self._arm.strikes_itself(pose.joints_rad, np.deg2rad(OPEN_DEG)) for pose in (grasp, above)):
-                    poses.append(np.rad2deg(above.joints_rad))
-        return poses
-
-    def _over(
-        self, goal_m: np.ndarray, tool: np.ndarray, start_rad: np.ndarray, heading_rad: float | None
-    ) -> ArmPose | None:
-        """A pose over boat or disk, as upright as reach allows; None: out of reach."""
-        for weight in TILTS:
-            pose = self._arm.solve(goal_m, tool, start_rad, jaw_heading_rad=heading_rad, vertical_weight=weight)
-            if pose.error_m < 0.005:
-                return pose
-        return None
-
 
 def _nearer_heading(world: World) -> float:
     """Of the boat's two headings across, the one that the jaws are nearer to."""
     turn_rad = (world.aim.heading_rad - world.across_rad) % (2 * np.pi)
     return world.across_rad + (np.pi if np.pi / 2 < turn_rad < 3 * np.pi / 2 else 0.0)
+
+
+def _upright_weight(height_m: float) -> float:
+    """How much the tool's uprightness counts, by the height over where it has to be upright."""
+    return UPRIGHT * max(1.0 - height_m / UPRIGHT_BELOW_M, 0.03)
 
 
 def _check_boat(world: World) -> None:
