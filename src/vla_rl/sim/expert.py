@@ -142,7 +142,7 @@ class ScriptedExpert:
             boat_speed=float(np.abs(velocity).max()),
             lost=bool(lost),
             grip=env.last_sample.grip or 0,
-            disk_xy_m=disk_xy_m(env),
+            disk_xy_m=np.array(env.disk_xy_m),
             disk_top_m=scene.protocol.disk_top_m,
         )
 
@@ -173,8 +173,3 @@ class ScriptedExpert:
             recorder.tick(phase_now, seen.aim_deg + step_deg, taught=False)
         while miss.closes and (seen := self.observe(recorder.told_deg)).aim.jaw_deg > CLOSED_DEG + 1.0:
             recorder.tick(Phase.CLOSE, seen.aim_deg + self._manoeuvres.close_jaw(seen), taught=False)
-
-
-def disk_xy_m(env: BoatToDisk) -> np.ndarray:
-    """The disk's centre [2] in this episode."""
-    return np.array(getattr(env, "disk_xy_m", env.scene.protocol.disk_xy_m))
