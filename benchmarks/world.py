@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from vla_rl.config.schema import LookConfig
 from vla_rl.seeds import parse_seeds
 from vla_rl.sim.env import BoatToDisk
 from vla_rl.sim.expert import ScriptedExpert
@@ -42,11 +43,22 @@ def worlds() -> list[tuple[dict[str, str], Protocol]]:
     return found
 
 
+def environment(protocol: Protocol) -> BoatToDisk:
+    """An environment of `protocol` in the plain look."""
+    return BoatToDisk(
+        protocol=protocol,
+        image_px=112,
+        chunk_ticks=30,
+        max_ticks=900,
+        terminate_on="never",
+        stop_hopeless=False,
+        look=dataclasses.asdict(LookConfig()),
+    )
+
+
 def measure(protocol: Protocol, seeds: tuple[int, ...]) -> dict[str, Any]:
     """The undisturbed expert's results on `seeds`."""
-    env = BoatToDisk(
-        protocol=protocol, image_px=112, chunk_ticks=30, max_ticks=900, terminate_on="never", stop_hopeless=False
-    )
+    env = environment(protocol)
     expert = ScriptedExpert(env)
     episodes = [expert.run(seed, noise=None, record_every=30, render=False) for seed in seeds]
     strict = sum(episode.metrics.success_strict for episode in episodes)
@@ -70,9 +82,7 @@ def servo_response(protocol: Protocol) -> dict[str, float]:
 
     The pan joint is moved by 2 degrees a tick (60 degrees per second) for 30 ticks, then left alone.
     """
-    env = BoatToDisk(
-        protocol=protocol, image_px=112, chunk_ticks=30, max_ticks=900, terminate_on="never", stop_hopeless=False
-    )
+    env = environment(protocol)
     env.begin(300)
     arm, hand = ArmKinematics(env.scene), np.array([0.0145, 0.0, -0.0975])
     over_m = np.array([np.mean(protocol.spawn_x_m), np.mean(protocol.spawn_y_m), 0.07])

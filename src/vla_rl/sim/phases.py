@@ -23,7 +23,7 @@ OPEN_DEG, NEARLY_OPEN_DEG, CLOSED_DEG = 24.0, 20.0, -10.0
 FIXED_FACE_X_M, TIP_Z_M, CABIN_HALF_M = -0.0080, -0.0975, 0.0095
 CLEARANCE_M = 0.013  # on the fixed jaw's side; the open jaws are 50 mm apart, so the cabin is in the middle
 GRASP_IN_BOAT_M = np.array([-0.006, 0.0, 0.028])
-HOVER_M, LIFTED_KEEL_M, CARRY_KEEL_M, TOUCH_M = 0.040, 0.022, 0.048, 0.0015
+HOVER_M, LIFTED_KEEL_M, CARRY_KEEL_M, TOUCH_M = 0.040, 0.030, 0.055, 0.0015
 CLOSING_TOOL = np.array([FIXED_FACE_X_M + CABIN_HALF_M, 0.0, TIP_Z_M])  # a cabin that touches the fixed jaw
 OPEN_TOOL = CLOSING_TOOL + [CLEARANCE_M, 0.0, 0.0]  # a cabin between the open jaws
 
