@@ -2,9 +2,9 @@
 
 Run with ``python benchmarks/expert.py --seeds 300-399,400-499 --noise none`` (a row for each band, ``--protocol``,
 ``--json``); about 0.2 s of processor time an episode, nothing is rendered. ``--noise mix`` disturbs as demonstrations
-of the default configuration do, ``noisy`` adds noise to every episode, ``miss`` begins each with a deliberate miss. With
-``--moments 5`` a fresh expert also takes over at five random ticks of each episode, in another environment: how often
-the boat is placed, and by how much the next 30 targets differ at most. Recorded tables are in benchmarks/README.md.
+of the default configuration do, ``noisy`` adds noise to every episode, ``miss`` begins each with a deliberate miss.
+With ``--moments 5`` a fresh expert also takes over at five random ticks of each episode, in another environment: how
+often the boat is placed, and by how much the next 30 targets differ at most. Recorded: benchmarks/README.md.
 """
 
 from __future__ import annotations

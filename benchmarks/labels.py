@@ -1,11 +1,11 @@
-"""Which labels a learner does better on: targets that go on from the clean ones before, or from where noise put the arm.
+"""Which labels a learner does better on: targets that go on from the clean ones before, or from where noise has led.
 
-Run with ``python benchmarks/labels.py`` (``--demos 25,100``, ``--learners 2``; a few minutes a row on one core). The same
+Run with ``python benchmarks/labels.py`` (``--demos 25,100``, ``--learners 2``; minutes a row on one core). The same
 disturbed demonstrations are made twice. *clean*: as the expert makes them, noise is added on the way to the servos and
-the next label goes on from the clean one before. *displaced*: noise of the same size displaces the command for good, and
-the next label starts there, as DART has it for single actions. A small network learns 30-tick chunks from joint angles
-and boat pose, and drives the arm on 100 development seeds, seeing both with errors of 0.5 degrees, 3 mm and 4 degrees;
-chunks are executed open loop. No pictures: this is about labels. Recorded tables are in benchmarks/README.md.
+the next label goes on from the clean one before. *displaced*: noise of the same size displaces the command for good,
+and the next label starts there, as DART has it for single actions. A small network learns 30-tick chunks from joint
+angles and boat pose and drives the arm on 100 development seeds, seeing both with errors of 0.5 degrees, 3 mm and 4
+degrees; chunks are executed open loop. No pictures: this is about labels. Recorded: benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ CHUNK, SEEDS, FIRST_DEMO = 30, range(300, 400), 120000
 NOISE = DemoNoise(noisy_share=0.5, noise_deg=(0.5, 2.0), start_jitter_deg=3.0, miss_share=0.0)
 STEPS, BATCH, WIDTH, RATE = 2000, 256, 192, 2e-3
 SEEN_DEG, SEEN_M, SEEN_RAD = 0.5, 0.003, np.deg2rad(4.0)
+
+
+Learner = Callable[[np.ndarray], np.ndarray]
 
 
 class DisplacingRecorder(Recorder):
@@ -148,7 +151,7 @@ def learned(
     return act, error_deg
 
 
-def driven(act: Callable[[np.ndarray], np.ndarray]) -> int:
+def driven(act: Learner) -> int:
     """On how many of `SEEDS` the learner passes the strict test."""
     env, rng, placed = environment("success_strict", 450), np.random.default_rng(5), 0
     for seed in SEEDS:

@@ -92,17 +92,8 @@ class Manoeuvres:
 
     # -------------------------------------------------------------------------------------- picking up
     def _rise(self, world: World) -> np.ndarray:
-        """Straight up beside or over the boat; the jaws stay as they are, lest they sweep it.
-
-        An arm that is folded close to its base would strike itself on the way up, one that is stretched out cannot go
-        up: both are drawn up into a pose in between.
-        """
         _check_boat(world)
-        reach_m = self._arm.radius_m(world.aim.point(OPEN_TOOL))
-        if not UPWARD_REACH_M[0] < reach_m < UPWARD_REACH_M[1] or world.aim.rotation[2, 2] < UPWARD_UPRIGHT:
-            drawn_up_deg = np.concatenate([world.aim_deg[:1], DRAWN_UP_DEG, world.aim_deg[4:5]])
-            return self._together(world, drawn_up_deg, float(world.aim_deg[5]), NEAR_DEG_S)
-        return self._up(world, heading_rad=None)
+        return self._up(world)
 
     def _approach(self, world: World) -> np.ndarray:
         _check_boat(world)
@@ -187,7 +178,7 @@ class Manoeuvres:
         return np.append(part * way_deg, jaw_deg)
 
     def _withdraw(self, world: World) -> np.ndarray:
-        return self._up(world, heading_rad=world.aim.heading_rad)
+        return self._up(world)
 
     def _home(self, world: World) -> np.ndarray:
         return self._leaving(
@@ -195,25 +186,31 @@ class Manoeuvres:
         )
 
     # -------------------------------------------------------------------------------------- small steps
-    def _up(self, world: World, *, heading_rad: float | None) -> np.ndarray:
-        start_m = world.aim.point(OPEN_TOOL)
-        goal_m = start_m + 2 * HOVER_M * UP
-        begun = CabinInHand.seen(world.aim, world).above_m / RAMP_M
+    def _up(self, world: World) -> np.ndarray:
+        """Straight up beside or over the boat; the jaws stay as they are, lest they sweep it.
+
+        An arm that is folded close to its base would strike itself on the way up, one that is stretched out cannot go
+        up: both are drawn up into a pose in between.
+        """
+        start_m, jaw_deg = world.aim.point(OPEN_TOOL), world.aim.jaw_deg
+        low_m, high_m = UPWARD_REACH_M
+        if not low_m < self._arm.radius_m(start_m) < high_m or world.aim.rotation[2, 2] < UPWARD_UPRIGHT:
+            drawn_up_deg = np.concatenate([world.aim_deg[:1], DRAWN_UP_DEG, world.aim_deg[4:5]])
+            return self._together(world, drawn_up_deg, jaw_deg, NEAR_DEG_S)
         return self._line(
             world,
             OPEN_TOOL,
-            goal_m,
+            start_m + 2 * HOVER_M * UP,
             NEAR_DEG_S,
-            OPEN_DEG if world.aim.jaw_deg > NEARLY_OPEN_DEG else world.aim.jaw_deg,
-            heading_rad=heading_rad,
+            OPEN_DEG if jaw_deg > NEARLY_OPEN_DEG else jaw_deg,
             vertical_weight=TILT_ALLOWED,
-            begun=begun,
+            begun=CabinInHand.seen(world.aim, world).above_m / RAMP_M,
         )
 
     def _leaving(self, world: World, way: np.ndarray) -> np.ndarray:
         """A free motion that begins low: it turns from rising to its own way within the margin below hovering."""
         high = 1.0 - height_missing_m(world) / LOW_MARGIN_M
-        return way if high >= 1.0 else high * way + (1.0 - high) * self._up(world, heading_rad=None)
+        return way if high >= 1.0 else high * way + (1.0 - high) * self._up(world)
 
     def _together(
         self,
