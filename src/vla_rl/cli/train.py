@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ from vla_rl.rl.plan import Geometry, Outcome
 from vla_rl.rl.reward import documented_reward
 from vla_rl.seeds import check_disjoint, check_use, parse_seeds
 from vla_rl.sim.canary import require_rendering
-from vla_rl.sim.protocol import protocol_named
 
 if TYPE_CHECKING:
     from vla_rl.rl.rundir import RunDir
@@ -70,6 +68,7 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
     try:
         with reader.component("pool", env_spec=sim, plugins=reader.plugins, on_event=view.on_event) as pool:
             slots, temperature, scene = held_out.slots, held_out.temperature, scene_facts(policy, pool)
+            run_dir.record_scene(scene)
 
             def evaluate_held_out(step: int) -> Evaluation:
                 result = evaluate(
@@ -97,7 +96,7 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
                 checkpoint=reader.section("checkpoint", CheckpointConfig),
                 steps=settings.steps,
                 slots=slots,
-                max_replans=math.ceil(sim["max_ticks"] / protocol_named(sim["protocol"]).execute_ticks),
+                max_replans=scene["max_replans"],
                 run_dir=run_dir,
                 evaluate=evaluate_held_out,
                 max_wall_s=settings.max_wall_s,

@@ -216,6 +216,9 @@ class SerialPoolConfig:
 class ProcessPoolConfig:
     _target_: str = "vla_rl.rollout.pool.ProcessPool"
     workers: int = key(2, "environment processes", at_least=1)
+    groups: int = key(
+        2, "groups of slots that take turns: one is predicted while another moves; 1 is lockstep", at_least=1
+    )
     timeout_s: float = key(120.0, "a worker silent for longer is replaced and its episodes redone", above=0)
 
 

@@ -10,7 +10,9 @@ Shapes: R rows of the fixed batch, T tokens, V bins of the action block.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +99,25 @@ class GrammarSampler:
             raise ConfigError(f"{batch_rows} rows are no batch", where="sampler.batch_rows", remedy="use 1 or more")
         self.batch_rows, self.policy, self.run_seed = batch_rows, policy, run_seed
         self._decoder = Decoder(policy, batch_rows)
+        self._lanes: list[GrammarSampler] = [self]
+
+    @contextmanager
+    def lanes(self, count: int) -> Iterator[list[GrammarSampler]]:
+        """Samplers that answer as this one does and may be asked at the same time, each from a thread of its own.
+
+        On the CPU the torch threads of this process are shared out, one to each, since two batches side by side keep
+        two cores busier than one batch with two threads does. A GPU gains nothing: there it is this sampler alone.
+
+        Args:
+            count: how many are wanted; there are no more than torch threads.
+        """
+        at_most = torch.get_num_threads() if torch.device(self.policy.device).type == "cpu" else 1
+        while len(self._lanes) < min(count, at_most):
+            lane = copy.copy(self)
+            lane._decoder = Decoder(self.policy, self.batch_rows)
+            self._lanes.append(lane)
+        with step_threads(self.policy.device):  # threads that start inside begin with the same number
+            yield self._lanes[: min(count, at_most)]
 
     @torch.no_grad()
     def sample(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]:
@@ -112,8 +133,9 @@ class GrammarSampler:
         if not temperature >= 0:
             raise ConfigError(f"{temperature} is no temperature", where="temperature", remedy="use 0 (greedy) or more")
         results: list[Prediction] = []
-        for i in range(0, len(requests), self.batch_rows):
-            results += self._batch(requests[i : i + self.batch_rows], temperature)
+        with step_threads(self.policy.device):  # so that lanes, which have one thread each, answer alike
+            for i in range(0, len(requests), self.batch_rows):
+                results += self._batch(requests[i : i + self.batch_rows], temperature)
         return results
 
     def _batch(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]:

@@ -66,6 +66,8 @@ class ArmKinematics:
         """Whether parts of the arm touch each other in this pose."""
         self._data.qpos[:6] = np.append(joints_rad, jaw_rad)
         mujoco.mj_fwdPosition(self._model, self._data)
+        # Back as it was: the jaw moves the arm's centre of mass, and with it the last bits of later Jacobians.
+        self._data.qpos[5] = 0.0
         contact = self._data.contact
         if self._data.ncon == 0:
             return False
