@@ -51,11 +51,33 @@ def test_a_mistake_is_named_with_its_remedy(tmp_path, arguments, expected):
     assert done.stdout == ""
 
 
+# Hides every GL library from ctypes in this process and its children, as on a bare machine.
+BARE_MACHINE = """
+import ctypes, ctypes.util
+load, find = ctypes.CDLL.__init__, ctypes.util.find_library
+def init(self, name, *args, **kwargs):
+    if any(word in str(name) for word in ("EGL", "OSMesa", "GL.so", "OpenGL")):
+        raise OSError(f"{name}: cannot open shared object file")
+    load(self, name, *args, **kwargs)
+ctypes.CDLL.__init__ = init
+names = ("EGL", "OSMesa", "GL", "OpenGL", "GLESv2", "GLX")
+ctypes.util.find_library = lambda name: None if name in names else find(name)
+"""
+
+
 @pytest.mark.parametrize("command", ["train", "eval", "demos"])
-def test_a_missing_gl_library_names_the_package(command, tmp_path):
-    done = vla_rl(command, f"run.dir={tmp_path / 'out'}", MUJOCO_GL="disable")
+def test_a_missing_gl_library_names_the_package(command, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(BARE_MACHINE)
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = vla_rl(command, f"run.dir={tmp_path / 'out'}", PYTHONPATH=path)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "apt-get install -y --no-install-recommends libosmesa6" in done.stderr
+
+
+def test_rendering_that_was_switched_off_is_switched_on_again_not_installed(tmp_path):
+    done = vla_rl("eval", f"run.dir={tmp_path / 'out'}", MUJOCO_GL="disable")
+    assert done.returncode == 2 and "unset MUJOCO_GL" in done.stderr and "apt-get" not in done.stderr
 
 
 @pytest.mark.parametrize("command", ["train", "eval", "demos", "sft"])

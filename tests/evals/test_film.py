@@ -18,10 +18,11 @@ from vla_rl.config.build import build
 from vla_rl.config.compose import compose
 from vla_rl.errors import IntegrityError, UsageError
 from vla_rl.evals import film, video
-from vla_rl.evals.film import FILM_PX, play, replay_all
+from vla_rl.evals.film import play, replay_all
 from vla_rl.evals.looks import Recording
 from vla_rl.sim.stillness import FROZEN_BELOW
 
+PX = 64
 ENV_SPEC = compose("eval", ["sim.image_px=16", "sim.max_ticks=45"]).component_spec("sim")
 
 
@@ -29,6 +30,11 @@ ENV_SPEC = compose("eval", ["sim.image_px=16", "sim.max_ticks=45"]).component_sp
 def env() -> Any:
     importlib.import_module("torch._dynamo")  # tests that come later may need it, and it must be loaded before GL
     return build(ENV_SPEC)
+
+
+@pytest.fixture(autouse=True)
+def small_films(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(film, "FILM_PX", PX)  # in this process; a child's films have their real size
 
 
 def swing(chunks: int, amplitude_deg: float = 12.0) -> list[np.ndarray]:
@@ -59,7 +65,7 @@ def test_a_film_has_one_picture_a_tick_in_true_time(tmp_path: Path) -> None:
     assert replayed.film == tmp_path / "seed000300_draw00.mp4" and list(tmp_path.iterdir()) == [replayed.film]
     with av.open(str(replayed.film)) as file:
         stream = file.streams.video[0]
-        assert (stream.width, stream.height, stream.codec_context.name) == (2 * FILM_PX, FILM_PX, "h264")
+        assert (stream.width, stream.height, stream.codec_context.name) == (2 * PX, PX, "h264")
         assert stream.frames == 46 and stream.average_rate == 30  # 45 ticks and the state after reset
 
 
@@ -67,10 +73,10 @@ def test_a_film_shows_the_episode(tmp_path: Path) -> None:
     played = play(env(), record(300, swing(2)), tmp_path / "it")
     assert played.film
     last = list(pictures_of(played.film))[-1].astype(int)
-    shown = np.concatenate([env().get_frame(c, FILM_PX, FILM_PX) for c in ("top", "wrist")], axis=1).astype(int)
+    shown = np.concatenate([env().get_frame(c, PX, PX) for c in ("top", "wrist")], axis=1).astype(int)
     assert np.abs(last - shown).mean() < 6  # what the codec loses
     env().reset(seed=300)
-    start = np.concatenate([env().get_frame(c, FILM_PX, FILM_PX) for c in ("top", "wrist")], axis=1).astype(int)
+    start = np.concatenate([env().get_frame(c, PX, PX) for c in ("top", "wrist")], axis=1).astype(int)
     assert np.abs(last - start).mean() > 12
 
 
@@ -94,7 +100,7 @@ def test_without_the_codec_a_film_is_an_animated_webp_in_true_time(
     replayed = play(env(), record(300, swing(2)), tmp_path / "it")
     assert replayed.film == tmp_path / "it.webp" and list(tmp_path.iterdir()) == [replayed.film]
     with Image.open(replayed.film) as image:
-        assert image.size == (2 * FILM_PX, FILM_PX) and image.n_frames == 23  # type: ignore[attr-defined]
+        assert image.size == (2 * PX, PX) and image.n_frames == 23  # type: ignore[attr-defined]
         shown_ms = 0
         for i in range(23):
             image.seek(i)

@@ -112,6 +112,15 @@ def test_lanes_asked_at_the_same_time_answer_as_one_sampler_does(policy, request
     assert used == {1} and torch.get_num_threads() == threads
 
 
+def test_a_row_of_the_full_size_twin_does_not_feel_the_width_of_its_batch(boat_policy, observations):
+    requests = [PredictRequest(o, seed=300 + i, draw=0, replan=0) for i, o in enumerate(observations * 2)]
+    sampler = GrammarSampler(batch_rows=16, policy=boat_policy, run_seed=7)
+    assert [sampler._decoder.width(rows) for rows in (1, 4, 5, 9, 13, 16)] == [4, 4, 8, 12, 16, 16]
+    widest = sampler.sample(requests, 0.7)
+    for rows in (1, 5, 12):
+        assert all(map(same, sampler.sample(requests[-rows:], 0.7), widest[-rows:]))
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3], indirect=True)
 def test_prefill_of_the_full_size_twin_does_not_depend_on_the_slot(boat_policy, observations, threads: int):
     decoder, order = Decoder(boat_policy, 8), [3, 0, 7, 5, 1, 6, 2, 4]

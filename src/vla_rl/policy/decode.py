@@ -20,6 +20,7 @@ Shapes: R rows, H query heads, G key-value heads, L cached tokens, D text width,
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,11 +73,11 @@ class _Layer:
 
 
 class Decoder:
-    """Runs one fixed batch of rows from prompt to logits, token by token.
+    """Runs a batch of rows from prompt to logits, token by token.
 
     Args:
         policy: its weights are read at every `prefill`.
-        rows: fixed number of rows, R.
+        rows: number of rows that the cache has room for, R.
     """
 
     def __init__(self, policy: VlaPolicy, rows: int) -> None:
@@ -90,6 +91,20 @@ class Decoder:
         )
         self._cache = DecodeCache(keys, torch.zeros_like(keys))
         self._layers: list[_Layer] = []
+
+    def width(self, rows: int) -> int:
+        """Rows to fill a batch of `rows` up to: on a CPU whole `ALIKE_ROWS`, which round alike; else all, R."""
+        if torch.device(self.policy.device).type != "cpu" or self.rows % ALIKE_ROWS:
+            return self.rows
+        return min(-(-rows // ALIKE_ROWS) * ALIKE_ROWS, self.rows)
+
+    def narrowed(self, rows: int) -> Decoder:
+        """A decoder for the first `rows` rows of this one's cache."""
+        if rows == self.rows:
+            return self
+        narrow = copy.copy(self)
+        narrow.rows, narrow._cache = rows, self._cache.rows(slice(0, rows))
+        return narrow
 
     def prefill(self, frames: Tensor, state_bins_RJ: Tensor) -> Tensor:
         """Read R prompts; logits of the first action token, [R, V].

@@ -1,11 +1,12 @@
 """Grammar-masked sampling of action streams with a key-value cache.
 
 In: observations with their random keys. Out: bins, their log-probabilities, the masks they were drawn under and the
-chunk in degrees. Batches are always `batch_rows` wide (short ones are filled up with copies of the first row), so
-that the same kernels run on the same shapes whatever the neighbours are; noise comes from one named stream per row. A
-row's result therefore depends on its own request alone. Beam search, top-k and the flow head are left out.
+chunk in degrees. Short batches are filled up with copies of the first row: on a GPU always to `batch_rows`, so that
+the same kernels run on the same shapes whatever the neighbours are; on a CPU to a width at which rows round alike
+(`vla_rl.policy.decode`). Noise comes from one named stream per row. A row's result therefore depends on its own request
+alone. Beam search, top-k and the flow head are left out.
 
-Shapes: R rows of the fixed batch, T tokens, V bins of the action block.
+Shapes: R rows of a filled batch, T tokens, V bins of the action block.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class GrammarSampler:
     """Samples complete action streams from a policy.
 
     Args:
-        batch_rows: the fixed number of rows of a batch; requests beyond it go into further batches.
+        batch_rows: the largest number of rows of a batch; requests beyond it go into further batches.
         policy: the policy; its weights may change between calls.
         run_seed: first part of every random key.
     """
@@ -139,7 +140,7 @@ class GrammarSampler:
         return results
 
     def _batch(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]:
-        filled = [*requests, *[requests[0]] * (self.batch_rows - len(requests))]
+        filled = [*requests, *[requests[0]] * (self._decoder.width(len(requests)) - len(requests))]
         keys = [(self.run_seed, r.draw, r.seed, r.replan) for r in filled]
         bins_RT, logp_RT = self._decode([r.observation for r in filled], keys, temperature)
         grammar, predictions = self.policy.grammar, []
@@ -156,8 +157,9 @@ class GrammarSampler:
         """Bins int64 [R, T] and log-probabilities float32 [R, T]; arbitrary past the end of a row."""
         policy = self.policy
         noise = _GumbelNoise(keys, policy.vocabulary, policy.device) if temperature > 0 else None
-        left = torch.full((self.batch_rows,), policy.grammar.total, device=policy.device)
-        logits = self._decoder.prefill(policy.frames_tensor(observations), policy.state_tensor(observations))
+        left = torch.full((len(keys),), policy.grammar.total, device=policy.device)
+        decoder = self._decoder.narrowed(len(keys))
+        logits = decoder.prefill(policy.frames_tensor(observations), policy.state_tensor(observations))
         bins, logps = [], []
         with step_threads(policy.device):
             while True:
@@ -171,4 +173,4 @@ class GrammarSampler:
                 left = (left - policy.lengths_V[chosen]).clamp(min=0)
                 if not bool(left.any()):
                     return torch.stack(bins, 1).cpu().numpy(), torch.stack(logps, 1).cpu().numpy()
-                logits = self._decoder.step(chosen)
+                logits = decoder.step(chosen)

@@ -158,7 +158,7 @@ def run_wave(
                         continue
                     played = team.round.result()
                     live = len(team.games)
-                    for game, metrics in team.take(played, policy_digest, keep_rows, watcher, on_event):
+                    for game, metrics in team.take(played, policy_digest, keep_rows, on_event, watcher):
                         if watcher and game.observation:
                             watcher.ended(game.spec, game.observation)
                         finished[game.spec] = _finish(game, metrics, on_event, on_episode)
@@ -203,7 +203,7 @@ class _Team:
         return {slot: game.request for slot, game in self.games.items()}
 
     def take(
-        self, played: Round, policy_digest: str, keep_rows: bool, watcher: Watcher | None, on_event: OnEvent
+        self, played: Round, policy_digest: str, keep_rows: bool, on_event: OnEvent, watcher: Watcher | None
     ) -> list[tuple[_Playing, Mapping[str, Any]]]:
         """Take a round's answers into the episodes; returns those that have ended, with their metrics.
 

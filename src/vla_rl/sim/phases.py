@@ -97,7 +97,7 @@ class World:
     arm_speed: float
     boat_speed: float
     lost: bool
-    grip: int
+    grip: int | None
     disk_xy_m: np.ndarray
     disk_top_m: float
 
