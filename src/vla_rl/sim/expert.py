@@ -157,11 +157,14 @@ class ScriptedExpert:
             Abandon: it takes too long.
         """
         cos, sin = np.cos(miss.turn_rad), np.sin(miss.turn_rad)
-        turn = np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
+        boat = self.observe(recorder.told_deg)
+        elsewhere = {
+            "boat_m": boat.boat_m + np.append(miss.offset_m, 0.0),
+            "boat_rotation": np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]]) @ boat.boat_rotation,
+            "grip": 0,
+        }
         for _ in range(MISS_TICKS):
-            seen = self.observe(recorder.told_deg)
-            shifted_m = seen.boat_m + np.append(miss.offset_m, 0.0)
-            seen = replace(seen, boat_m=shifted_m, boat_rotation=turn @ seen.boat_rotation, grip=0)
+            seen = replace(self.observe(recorder.told_deg), **elsewhere)
             phase_now = phase(seen)
             deep = CabinInHand.seen(seen.aim, seen).above_m < (1.0 - miss.depth) * HOVER_M
             if phase_now not in REACHING or (phase_now is Phase.DESCEND and deep):

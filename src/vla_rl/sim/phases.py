@@ -29,7 +29,7 @@ OPEN_TOOL = CLOSING_TOOL + [CLEARANCE_M, 0.0, 0.0]  # a cabin between the open j
 
 _HULL_HALF_M = np.array(BOAT_PARTS[0][2])
 _KEEL_CORNERS_M = np.array(BOAT_PARTS[0][3]) + _HULL_HALF_M * [[x, y, -1] for x in (-1, 1) for y in (-1, 1)]
-_RESTING_M, _LETTING_GO_M, _AIRBORNE_M = 0.003, 0.008, 0.006
+_RESTING_M, _ARRIVED_M, _LETTING_GO_M, _AIRBORNE_M = 0.003, 0.0005, 0.008, 0.006
 _DISK_TOLERANCE_M, _NEAR_DISK_M = 0.033, 0.075
 LOW_MARGIN_M, NEAR_BOAT_M, LOWERING_M = 0.014, 0.070, 0.008
 
@@ -198,8 +198,12 @@ def phase(world: World) -> Phase:
 
 
 def rests_on_disk(world: World) -> bool:
-    """Whether the boat stands on the disk, held or not; jaws that have begun to open over it go on opening."""
-    resting_m = _RESTING_M if world.aim.jaw_deg < CLOSED_DEG + 1.0 else _LETTING_GO_M
+    """Whether the boat stands on the disk, held or not.
+
+    Jaws that have led it all the way down, or have begun to open, need not be exact.
+    """
+    led_down = world.keel_aim_m[2] < world.disk_top_m + TOUCH_M + _ARRIVED_M
+    resting_m = _LETTING_GO_M if led_down or world.aim.jaw_deg > CLOSED_DEG + 1.0 else _RESTING_M
     height_m = world.lowest_m() - world.disk_top_m
     near = world.disk_distance_m(world.boat_m) < _DISK_TOLERANCE_M
     return near and -0.003 < height_m < resting_m and world.upright > MIN_UPRIGHT
