@@ -187,12 +187,15 @@ def test_noise_is_as_large_as_asked_for_and_small_while_grasping(make_env: MakeE
 
 
 def test_a_miss_goes_beside_the_boat_and_is_recovered_from(expert: ScriptedExpert) -> None:
+    """Jaws that shut beside the boat may happen to hold it: then it is lifted as it is."""
+    begun_with = []
     for seed in range(100440, 100446):
         episode = expert.run(seed, noise=MISSING, record_every=5, render=False)
         first = int(np.argmax(episode.trainable_T))
-        assert episode.missed and first > 20
-        if episode.ok:
-            assert episode.phases[first] in (Phase.RISE, Phase.APPROACH, Phase.LET_GO)
+        assert episode.missed and episode.ok and first > 20
+        begun_with.append(episode.phases[first])
+    assert set(begun_with) <= {Phase.RISE, Phase.APPROACH, Phase.LET_GO, Phase.LIFT}
+    assert sum(phase in (Phase.RISE, Phase.APPROACH) for phase in begun_with) >= 3
 
 
 def test_inverse_kinematics_reaches_the_work_area_with_the_tool_down() -> None:
