@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vla_rl.sim import assets
+from vla_rl.sim.culling import hide_unseen
 from vla_rl.sim.frames import to_radians
 from vla_rl.sim.gl import MjData, MjModel, MjSpec, Renderer, mujoco, new_renderer
 from vla_rl.sim.protocol import Protocol, protocol_named
@@ -230,6 +231,7 @@ class Scene:
             mujoco.mjtRndFlag.mjRND_SKYBOX,
         ):
             renderer.scene.flags[flag] = 0
+        hide_unseen(renderer.scene, self.model, data, width_px / height_px)
         return renderer.render()
 
 
