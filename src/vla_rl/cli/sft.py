@@ -48,18 +48,31 @@ def run(argv: Sequence[str]) -> int:
             elif isinstance(event, SftStopped):
                 view.say(f"stopped at step {event.step}; continue with vla-rl sft run.resume={event.run_dir}")
 
-        demos = open_demonstrations(Path(settings.demos))
+        demos = open_demonstrations(
+            Path(settings.demos), chunk_ticks=settings.chunk_ticks, frame_stride=settings.frame_stride
+        )
+        task = reader.value("task") or demos.dataset.task
         directory = open_directory(reader, Path(job.dir or new_run_dir("sft")))
-        view.say(f"{len(demos)} rows from {settings.demos}; fitting the action tokens")
+        view.say(f"{len(demos)} windows from {settings.demos}; fitting the action tokens")
         stats, codec = fit_statistics(demos, codec_scale=settings.codec_scale, codec_vocab=settings.codec_vocab)
         architecture = TwinArchitecture.of(twin, image_px=demos.image_px)
-        policy = new_twin(codec=codec, stats=stats, task=reader.value("task"), seed=job.seed, architecture=architecture)
+        policy = new_twin(codec=codec, stats=stats, task=task, seed=job.seed, architecture=architecture)
+        policy.training_scene = demos.dataset.scene
         policy = policy.to(device)
         parameters = sum(p.numel() for p in policy.model.parameters())
         view.say(f"{parameters / 1e6:.2f} M parameters, prompt of {policy.prompt.length} tokens, on {device}")
+        rows = training_rows(
+            demos,
+            stats,
+            codec,
+            torch.device(device),
+            scratch=directory,
+            threads=job.threads,
+            on_block=lambda done: view.advance("decoding", done, len(demos), "windows"),
+        )
         trainer = SftTrainer(
             policy=policy,
-            rows=training_rows(demos, stats, codec, torch.device(device)),
+            rows=rows,
             run_dir=directory,
             seed=job.seed,
             max_wall_s=job.max_wall_s,
@@ -75,4 +88,5 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-TRAINER_KEYS = frozenset(f.name for f in dataclasses.fields(SftConfig)) - {"demos", "codec_scale", "codec_vocab"}
+DATA_KEYS = {"demos", "frame_stride", "chunk_ticks", "codec_scale", "codec_vocab"}
+TRAINER_KEYS = frozenset(f.name for f in dataclasses.fields(SftConfig)) - DATA_KEYS

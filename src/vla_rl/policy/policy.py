@@ -9,7 +9,8 @@ Shapes: B rows, C cameras, J joints, T action tokens, V bins of the action block
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl import paths
-from vla_rl.errors import ConfigError
+from vla_rl.errors import ConfigError, IntegrityError
 from vla_rl.policy import molmo2
+from vla_rl.policy.chunks import CODEC_DIR, ChunkCodec, checkpoint_dir
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.grammar import Grammar
 from vla_rl.policy.normalise import NormStats
@@ -28,8 +29,7 @@ from vla_rl.policy.tokenizer import TokenIds, build_layout, build_tokenizer, sav
 from vla_rl.policy.trunk import PromptTensors, action_logits
 from vla_rl.policy.vision import batch_pooling_index, pack_frames
 
-CODEC_DIR = "fast_tokenizer"
-_BUNDLED = "bundled:"
+TRAINING_SCENE = "training_scene.json"
 
 
 class VlaPolicy:
@@ -40,13 +40,19 @@ class VlaPolicy:
         prompt: the task's fixed prompt as tensors; `prompt.length` tokens, ending with the fed ``<action_start>``.
         horizon, dim: ticks and joints of an action chunk.
         vocabulary: width of the action block, V.
+        training_scene: `protocol`, `scene_hash` and `look` of the demonstrations it learned from; None: not known.
+        allow_scene_mismatch: whether it may act in another scene.
     """
+
+    training_scene: Mapping[str, Any] | None = None
+    allow_scene_mismatch: bool = False
 
     def __init__(
         self, *, model: Any, tokenizer: Any, codec: FastCodec, stats: NormStats, task: str, device: str
     ) -> None:
         self.model, self.tokenizer, self.codec, self.stats, self.task = model, tokenizer, codec, stats, task
         self.horizon, self.dim, self.vocabulary = codec.horizon, codec.dim, codec.vocabulary
+        self.chunks = ChunkCodec(codec, stats)
         self.grammar = Grammar(codec.lengths_V, codec.symbols)
         self.to(device)
 
@@ -97,11 +103,11 @@ class VlaPolicy:
 
     def encode_chunk(self, chunk_deg: np.ndarray) -> np.ndarray:
         """Bins int16 [T] of joint targets [horizon, J] in degrees."""
-        return self.codec.encode(self.stats.action.normalise(chunk_deg)[None])[0]
+        return self.chunks.encode(chunk_deg)
 
     def decode_chunk(self, bins_T: np.ndarray) -> np.ndarray:
         """Joint targets float64 [horizon, J] in degrees of one complete stream; ConfigError if it is not complete."""
-        return self.stats.action.denormalise(self.codec.decode([bins_T])[0])
+        return self.chunks.decode(bins_T)
 
     def weights_digest(self) -> str:
         """SHA-256 over the names and bytes of all weights, sorted by name."""
@@ -118,6 +124,8 @@ class VlaPolicy:
         save_tokenizer(self.tokenizer, directory)
         self.stats.save(directory)
         self.codec.save(directory / CODEC_DIR)
+        if self.training_scene is not None:
+            (directory / TRAINING_SCENE).write_text(json.dumps(dict(self.training_scene), indent=2) + "\n")
 
 
 def new_twin(
@@ -131,7 +139,9 @@ def new_twin(
     return VlaPolicy(model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device="cpu")
 
 
-def load_policy(*, checkpoint: str, device: str, serve_head: str, task: str) -> VlaPolicy:
+def load_policy(
+    *, checkpoint: str, device: str, serve_head: str, task: str, allow_scene_mismatch: bool = False
+) -> VlaPolicy:
     """Read a checkpoint directory.
 
     Args:
@@ -139,9 +149,11 @@ def load_policy(*, checkpoint: str, device: str, serve_head: str, task: str) -> 
         device: a torch device, e.g. ``cpu`` or ``cuda``.
         serve_head: which head answers; only ``ar`` (action tokens).
         task: the task in words.
+        allow_scene_mismatch: let it act in another scene than the one it was trained in.
 
     Raises:
         ConfigError: another head, no such directory, or files that do not belong together.
+        IntegrityError: its record of the training scene cannot be read.
     """
     from tokenizers import Tokenizer
 
@@ -149,14 +161,7 @@ def load_policy(*, checkpoint: str, device: str, serve_head: str, task: str) -> 
         raise ConfigError(
             f"no head {serve_head!r} to serve", where="policy.serve_head", remedy="use policy.serve_head=ar"
         )
-    bundled = checkpoint.startswith(_BUNDLED)
-    directory = paths.bundled_base(checkpoint.removeprefix(_BUNDLED)) if bundled else Path(checkpoint)
-    if not (directory / molmo2.CONFIG).is_file():
-        raise ConfigError(
-            f"there is no policy checkpoint in {directory}",
-            where="policy.checkpoint",
-            remedy="name a directory with config.json and model.safetensors, or bundled:boat_tiny",
-        )
+    directory = checkpoint_dir(checkpoint)
     codec, stats, model = FastCodec.load(directory / CODEC_DIR), NormStats.load(directory), molmo2.load_model(directory)
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     ids = TokenIds.of(tokenizer, codec.vocabulary)
@@ -166,4 +171,20 @@ def load_policy(*, checkpoint: str, device: str, serve_head: str, task: str) -> 
         len(stats.action.low_deg),
     ):
         raise ConfigError("network, tokenizer, codec and tables do not belong together", where=str(directory))
-    return VlaPolicy(model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device=device)
+    policy = VlaPolicy(model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device=device)
+    policy.training_scene = _training_scene(directory / TRAINING_SCENE)
+    policy.allow_scene_mismatch = allow_scene_mismatch
+    return policy
+
+
+def _training_scene(path: Path) -> Mapping[str, Any] | None:
+    """The scene that a checkpoint was trained in; older ones have no such file."""
+    if not path.is_file():
+        return None
+    try:
+        scene = json.loads(path.read_text())
+    except ValueError as error:
+        raise IntegrityError(f"the training scene cannot be read: {error}", where=str(path)) from error
+    if not isinstance(scene, dict):
+        raise IntegrityError("the training scene is no JSON object", where=str(path))
+    return scene

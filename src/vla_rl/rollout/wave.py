@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from vla_rl.errors import RolloutError
 from vla_rl.policy.prompt import Observation
@@ -30,6 +30,19 @@ from vla_rl.rollout.worker import SlotResult
 MAX_FAULTS = 3  # of one episode; what repeats this often is no accident
 
 OnEpisode = Callable[[Episode, tuple[Row, ...]], None]
+
+
+class Watcher(Protocol):
+    """Sees every episode of a wave and changes nothing. Called one call at a time; an episode that is redone starts
+    again at replan 0."""
+
+    def replanned(self, spec: EpisodeSpec, replan: int, observation: Observation, prediction: Prediction) -> None:
+        """What was seen, and the chunk that answered it."""
+        ...
+
+    def ended(self, spec: EpisodeSpec, observation: Observation) -> None:
+        """What is seen when the episode has ended."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -102,6 +115,7 @@ def run_wave(
     keep_rows: bool = True,
     on_event: OnEvent = ignore,
     on_episode: OnEpisode = lambda episode, rows: None,
+    watcher: Watcher | None = None,
 ) -> Wave:
     """Run every spec to its end.
 
@@ -115,6 +129,7 @@ def run_wave(
         keep_rows: False drops frames at once (evaluations need only the metrics).
         on_event: told of rounds, endings and restarts.
         on_episode: given each episode and its rows as soon as it has ended, e.g. to store them.
+        watcher: told of every replan and of the end of every episode.
 
     Raises:
         RolloutError: an episode was lost `MAX_FAULTS` times; names it and the last worker's fault.
@@ -143,7 +158,9 @@ def run_wave(
                         continue
                     played = team.round.result()
                     live = len(team.games)
-                    for game, metrics in team.take(played, policy_digest, keep_rows, on_event):
+                    for game, metrics in team.take(played, policy_digest, keep_rows, on_event, watcher):
+                        if watcher and game.observation:
+                            watcher.ended(game.spec, game.observation)
                         finished[game.spec] = _finish(game, metrics, on_event, on_episode)
                     start_round(team)
                     if played.predictions:
@@ -186,7 +203,7 @@ class _Team:
         return {slot: game.request for slot, game in self.games.items()}
 
     def take(
-        self, played: Round, policy_digest: str, keep_rows: bool, on_event: OnEvent
+        self, played: Round, policy_digest: str, keep_rows: bool, on_event: OnEvent, watcher: Watcher | None
     ) -> list[tuple[_Playing, Mapping[str, Any]]]:
         """Take a round's answers into the episodes; returns those that have ended, with their metrics.
 
@@ -195,7 +212,10 @@ class _Team:
         for result in played.seen:
             self._advance(result, on_event)
         for slot, prediction in played.predictions.items():
-            self.games[slot].record(prediction, policy_digest, keep_rows)
+            game = self.games[slot]
+            if watcher and game.observation:
+                watcher.replanned(game.spec, game.replan, game.observation, prediction)
+            game.record(prediction, policy_digest, keep_rows)
         for result in played.moves:
             self._advance(result, on_event)
         ended = [result for result in played.moves if result.done]

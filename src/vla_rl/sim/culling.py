@@ -12,22 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from vla_rl.sim.gl import MjData, MjModel, mujoco
+from vla_rl.sim.gl import MjData, MjModel, Renderer, mujoco
 
 _GEOM, _NOTHING = int(mujoco.mjtObj.mjOBJ_GEOM), int(mujoco.mjtGeom.mjGEOM_NONE)
 
 
-def hide_unseen(scene: Any, model: MjModel, data: MjData, aspect: float) -> int:
+def hide_unseen(renderer: Renderer, model: MjModel, data: MjData) -> int:
     """Mark the shapes of `model` that are outside the picture.
 
     Args:
-        scene: MuJoCo's abstract scene (`renderer.scene`), after `update_scene`.
-        model, data: what it was filled from.
-        aspect: width of the picture over its height.
+        renderer: after `update_scene`.
+        model, data: what its scene was filled from.
 
     Returns:
         How many shapes were marked.
     """
+    scene, aspect = renderer.scene, renderer.width / renderer.height
     outside_G = outside_frustum(scene.camera, data.geom_xpos, model.geom_rbound, aspect)
     hidden = 0
     for geom in scene.geoms[: scene.ngeom]:

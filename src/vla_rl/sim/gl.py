@@ -65,6 +65,16 @@ def new_renderer(model: MjModel, width_px: int, height_px: int) -> Renderer:
     return renderer
 
 
+def switch_effects_off(scene: Any) -> None:
+    """No shadow map, reflection or sky in a renderer's scene: cheap, and the same on every driver."""
+    for flag in (
+        mujoco.mjtRndFlag.mjRND_SHADOW,
+        mujoco.mjtRndFlag.mjRND_REFLECTION,
+        mujoco.mjtRndFlag.mjRND_SKYBOX,
+    ):
+        scene.flags[flag] = 0
+
+
 _open_renderers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
