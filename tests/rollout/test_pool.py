@@ -149,6 +149,8 @@ def test_a_pool_that_is_closed_while_a_worker_hangs_does_not_wait_for_the_watchd
         time.sleep(0.2)
         pool.close()
         assert step.result(timeout=60)[0].lost
+    with pytest.raises(RolloutError, match="closed"):
+        pool.reset([(0, 100)])
 
 
 def test_workers_have_one_thread_and_leave_when_the_pool_is_closed():

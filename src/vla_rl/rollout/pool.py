@@ -9,6 +9,7 @@ worker serves a slot never changes a result. Left out: policies, and the bound o
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any, Protocol, Self
@@ -18,7 +19,7 @@ import numpy as np
 from vla_rl import errors
 from vla_rl.rollout.description import complete
 from vla_rl.rollout.events import Event, OnEvent, ignore
-from vla_rl.rollout.seat import Seat, Start
+from vla_rl.rollout.seat import LEAVE_TIMEOUT_S, Seat, Start
 from vla_rl.rollout.shared import FrameBlock
 from vla_rl.rollout.worker import EnvSlots, SlotResult
 
@@ -160,12 +161,15 @@ class ProcessPool(_Closing):
     def close(self) -> None:
         for seat in self._seats:
             seat.leave()
+        patience_ends = time.monotonic() + LEAVE_TIMEOUT_S  # for all of them together
         for seat in self._seats:
-            seat.join()
+            seat.join(max(0.0, patience_ends - time.monotonic()))
         self._seats = []
         self._block.close()
 
     def _serve(self, name: str, requests: Sequence[tuple[int, Any]]) -> list[SlotResult]:
         seats = self._seats
+        if not seats:
+            raise errors.RolloutError("the pool is closed")
         asked = [seats[slot % len(seats)].ask(name, slot, data) for slot, data in requests]
         return [future.result() for future in asked]

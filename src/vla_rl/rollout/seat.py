@@ -131,9 +131,9 @@ class Seat:
         self._leaving = True
         self._waiting.put(None)
 
-    def join(self) -> None:
-        """Wait until the worker has gone; one that is busy for long is killed."""
-        self._thread.join(LEAVE_TIMEOUT_S)
+    def join(self, timeout_s: float) -> None:
+        """Wait until the worker has gone; one that is busy for longer is killed."""
+        self._thread.join(timeout_s)
         if self._thread.is_alive():
             self._worker.process.kill()  # its thread wakes up
             self._thread.join()

@@ -150,7 +150,8 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
             RolloutError: the physics became unstable.
         """
         scene, data = self.scene, self.data
-        data.ctrl[:6] = np.clip(to_radians(target_deg), scene.ctrl_low_rad, scene.ctrl_high_rad)
+        # np.clip would give the same and take several times as long.
+        data.ctrl[:6] = np.minimum(np.maximum(to_radians(target_deg), scene.ctrl_low_rad), scene.ctrl_high_rad)
         mujoco.mj_step(scene.model, data, scene.protocol.substeps)
         sample = self._sample()
         self._trace.append(sample)

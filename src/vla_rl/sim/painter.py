@@ -19,6 +19,7 @@ import numpy as np
 
 from vla_rl.sim import clutter, documented, lens, optics, patches, plates, shadow
 from vla_rl.sim.appearance import Appearance, Jitter, draw_appearance
+from vla_rl.sim.culling import hide_unseen
 from vla_rl.sim.gl import MjData, MjModel, Renderer, mujoco, switch_effects_off
 from vla_rl.sim.look import Look
 from vla_rl.sim.pinhole import Pinhole, Pose
@@ -148,6 +149,7 @@ class Painter:
         renderer.update_scene(data, self._camera_names[camera])
         scene = renderer.scene
         switch_effects_off(scene)
+        hide_unseen(renderer, self.model, data)
         if appearance.jitter is not None:
             self._tint(scene, appearance.jitter)
         if self.look.clutter == "standins":

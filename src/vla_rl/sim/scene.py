@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vla_rl.sim import assets, cameras, lens
+from vla_rl.sim.culling import hide_unseen
 from vla_rl.sim.frames import to_radians
 from vla_rl.sim.gl import MjData, MjModel, MjSpec, Renderer, mujoco, new_renderer, switch_effects_off
 from vla_rl.sim.look import PLAIN, Look
@@ -197,6 +198,10 @@ class Scene:
         mujoco.mj_getState(self.model, data, state, INTEGRATION)
         return state
 
+    @functools.cached_property
+    def _contact_code(self) -> list[int]:
+        return self.contact_code_G.tolist()
+
     def park(self, data: MjData, disk_xy_m: tuple[float, float], arm_deg: np.ndarray | None) -> None:
         """The state before the boat is placed: disk at its place, boat parked, arm settled at home or at `arm_deg`."""
         mujoco.mj_resetData(self.model, data)
@@ -228,14 +233,13 @@ class Scene:
 
     def grip_code(self, data: MjData) -> int:
         """1: the boat touches the fixed jaw or its housing; 2: the moving jaw; 3: both; 0: neither."""
-        if data.ncon == 0:
-            return 0
-        code_C2 = self.contact_code_G[data.contact.geom]
-        pair_C = code_C2[:, 0] + code_C2[:, 1]
-        touching_C = pair_C[data.contact.dist <= 0.0]
-        return FIXED_BIT * bool((touching_C == BOAT_CODE + FIXED_BIT).any()) + MOVING_BIT * bool(
-            (touching_C == BOAT_CODE + MOVING_BIT).any()
-        )
+        contact, code, touching = data.contact, self._contact_code, 0
+        # Plain numbers: arrays of some twenty contacts cost several times as much, once a tick.
+        for (first, second), distance_m in zip(contact.geom.tolist(), contact.dist.tolist(), strict=True):
+            if distance_m <= 0.0:
+                touching |= 1 << (code[first] + code[second])
+        fixed, moving = touching >> (BOAT_CODE + FIXED_BIT) & 1, touching >> (BOAT_CODE + MOVING_BIT) & 1
+        return FIXED_BIT * fixed + MOVING_BIT * moving
 
     def boat_strikes(self, data: MjData) -> int:
         """Number of contact points between the boat and any body that is not part of the world."""
@@ -259,6 +263,7 @@ class Scene:
         renderer = self._renderer(width_px, height_px)
         renderer.update_scene(data, CAMERA_NAMES[camera])
         switch_effects_off(renderer.scene)
+        hide_unseen(renderer, self.model, data)
         return renderer.render()
 
     def _renderer(self, width_px: int, height_px: int) -> Renderer:
