@@ -21,7 +21,7 @@ from vla_rl import paths
 from vla_rl.errors import ConfigError
 from vla_rl.policy import molmo2
 from vla_rl.policy.fast import FastCodec
-from vla_rl.policy.grammar import Grammar
+from vla_rl.policy.grammar import REACHABLE, Grammar
 from vla_rl.policy.normalise import NormStats
 from vla_rl.policy.prompt import Observation, state_bins
 from vla_rl.policy.tokenizer import TokenIds, build_layout, build_tokenizer, save_tokenizer
@@ -35,6 +35,9 @@ _BUNDLED = "bundled:"
 class VlaPolicy:
     """A Molmo2 network with its tokenizer, codec and normalisation, for one task.
 
+    Args:
+        grammar: which bins are legal, see `vla_rl.policy.grammar`.
+
     Attributes:
         model: transformers' `Molmo2ForConditionalGeneration`, always in evaluation mode (there is no dropout to want).
         prompt: the task's fixed prompt as tensors; `prompt.length` tokens, ending with the fed ``<action_start>``.
@@ -43,11 +46,19 @@ class VlaPolicy:
     """
 
     def __init__(
-        self, *, model: Any, tokenizer: Any, codec: FastCodec, stats: NormStats, task: str, device: str
+        self,
+        *,
+        model: Any,
+        tokenizer: Any,
+        codec: FastCodec,
+        stats: NormStats,
+        task: str,
+        device: str,
+        grammar: str = REACHABLE,
     ) -> None:
         self.model, self.tokenizer, self.codec, self.stats, self.task = model, tokenizer, codec, stats, task
         self.horizon, self.dim, self.vocabulary = codec.horizon, codec.dim, codec.vocabulary
-        self.grammar = Grammar(codec.lengths_V, codec.symbols)
+        self.grammar = Grammar.of(codec, grammar)
         self.to(device)
 
     def to(self, device: str) -> VlaPolicy:
@@ -60,7 +71,7 @@ class VlaPolicy:
         self.device = device
         self.model.to(device)
         self.prompt = PromptTensors.of(layout, ids, image_px=image_px, patch_px=patch_px, device=device)
-        self.lengths_V = torch.from_numpy(self.codec.lengths_V).to(device)
+        self.lengths_V = torch.from_numpy(self.grammar.lengths_V).to(device)
         return self
 
     def frames_tensor(self, observations: Sequence[Observation]) -> Tensor:
@@ -103,6 +114,11 @@ class VlaPolicy:
         """Joint targets float64 [horizon, J] in degrees of one complete stream; ConfigError if it is not complete."""
         return self.stats.action.denormalise(self.codec.decode([bins_T])[0])
 
+    def zero_chunk(self) -> np.ndarray:
+        """What the release executes for a stream that is no chunk: zeros in normalised space, which is the middle of
+        every joint's range; float64 [horizon, J] in degrees."""
+        return self.stats.action.denormalise(np.zeros((self.horizon, self.dim)))
+
     def weights_digest(self) -> str:
         """SHA-256 over the names and bytes of all weights, sorted by name."""
         digest = hashlib.sha256()
@@ -131,7 +147,7 @@ def new_twin(
     return VlaPolicy(model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device="cpu")
 
 
-def load_policy(*, checkpoint: str, device: str, serve_head: str, task: str) -> VlaPolicy:
+def load_policy(*, checkpoint: str, device: str, serve_head: str, task: str, grammar: str = REACHABLE) -> VlaPolicy:
     """Read a checkpoint directory.
 
     Args:
@@ -139,6 +155,7 @@ def load_policy(*, checkpoint: str, device: str, serve_head: str, task: str) -> 
         device: a torch device, e.g. ``cpu`` or ``cuda``.
         serve_head: which head answers; only ``ar`` (action tokens).
         task: the task in words.
+        grammar: which bins are legal, ``reachable`` or ``documented`` (`vla_rl.policy.grammar`).
 
     Raises:
         ConfigError: another head, no such directory, or files that do not belong together.
@@ -166,4 +183,6 @@ def load_policy(*, checkpoint: str, device: str, serve_head: str, task: str) -> 
         len(stats.action.low_deg),
     ):
         raise ConfigError("network, tokenizer, codec and tables do not belong together", where=str(directory))
-    return VlaPolicy(model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device=device)
+    return VlaPolicy(
+        model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device=device, grammar=grammar
+    )
