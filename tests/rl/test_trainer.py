@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_policy import tiny_policy, tiny_sampler
 from toy_run import CONFIGURATION, STEPS, toy_trainer
 from toy_world import spec
 
@@ -303,3 +304,8 @@ def test_steps_never_share_a_training_seed():
     assert [(s.seed, s.draw) for s in geometry.specs(2)] == [(200000 + k, d) for k in (3, 4, 5) for d in (0, 1)]
     assert {s.seed for step in (1, 2, 3) for s in geometry.specs(step)} == set(geometry.training_seeds(3))
     assert CONFIGURATION["run"]["seed"] == 3
+
+
+def test_a_sampler_that_only_decodes_greedily_is_refused_at_once(tmp_path):
+    with pytest.raises(ConfigError, match="sampler.mode"):
+        toy_trainer(tmp_path / "run", sampler=tiny_sampler(tiny_policy(), mode="reference"))

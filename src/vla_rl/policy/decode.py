@@ -17,7 +17,8 @@ its last, partial tile differently (MKL: steps of 5, 6, 7 and 10 rows on 2 threa
 steps run on one thread, where they are as fast at these sizes, and prefill goes in the groups of `prefill_rows`, all
 of one size.
 
-Shapes: R rows, U different prompts, H query heads, G key-value heads, L cached tokens, D text width, E head width, V bins.
+Shapes: R rows, U different prompts, H query heads, G key-value heads, L cached tokens, D text width, E head width, V
+bins.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ def prefill_rows(rows: int, device: str) -> int:
 
     On a CPU up to 4 with one or two threads, else 1. One row at a time cannot depend on its slot. On one or two threads
     the parts of 2 or 4 prompts come out even (tested bit for bit) and take two thirds of the time. On an accelerator a
-    quarter of the batch, at least 8: few launches when all prompts differ, and three quarters saved when many are alike.
+    quarter of the batch, at least 8: few launches when all prompts differ, and three quarters saved when many agree.
     """
     if device == "cpu":
         most = 4 if torch.get_num_threads() <= 2 else 1

@@ -1,14 +1,14 @@
 """Keyed Gumbel noise for sampling: a row's noise depends on its own key and on nothing else.
 
-In: one key per row (run seed, draw, environment seed, replan) and the kind of stream. Out: standard Gumbel noise [R, V],
-token by token; ``argmax(masked log-probabilities + noise)`` is then a draw from the masked softmax. Neither worker
-count, batch order, batch mates nor the point where a run was resumed enter. Four kinds:
+In: one key per row (run seed, draw, environment seed, replan) and the kind of stream. Out: standard Gumbel noise
+[R, V], token by token; ``argmax(masked log-probabilities + noise)`` is then a draw from the masked softmax. Neither
+worker count, batch order, batch mates nor the point where a run was resumed enter. Four kinds:
 
 - ``named``: this package's own, one named stream per row (`vla_rl.seeds.stream`), on the CPU.
 - ``documented``: the recipe of the documented runs, on the CPU. The stream is seeded with BLAKE2b words of
   ``repo_id US seed US replan``, where the draw enters through the ``repo_id``, and every token consumes as many numbers
   as the vocabulary has output rows.
-- ``documented_block``: the same with one number per bin of the action block, as the older of the documented programs did.
+- ``documented_block``: the same with one number per bin of the action block, as the older documented program did.
 - ``device``: counter-based and computed with integer operations where the policy runs, so that nothing crosses to the
   host. The 64-bit words are the same on every device, bit for bit; the noise made of them goes through double-precision
   logarithms and rounds to the same float32 except, about once in 10^8 numbers, in the last bit.

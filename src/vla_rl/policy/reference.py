@@ -1,7 +1,7 @@
 """Decoding as the released code does it: the most likely id of the whole vocabulary, unconstrained, until EOS.
 
-In: prompts. Out: the bins of each answer, or why they are no chunk. The answer starts with ``<action_start>``, which the
-network has to write itself; bins are read between the first ``<action_start>`` (or the beginning) and the first
+In: prompts. Out: the bins of each answer, or why they are no chunk. The answer starts with ``<action_start>``, which
+the network has to write itself; bins are read between the first ``<action_start>`` (or the beginning) and the first
 ``<action_end>`` after it (or the end), other ids in between are dropped, and so are bins that the codec has not
 learned. An answer whose symbols are not exactly a chunk's makes the release execute an all-zero normalised chunk (the
 middle of every joint's range: a large move, not a stop). An answer without any bin or without EOS makes it raise an

@@ -93,6 +93,17 @@ class Prediction:
     fault: str | None = None
 
 
+@dataclass(frozen=True)
+class _Streams:
+    """A decoded batch: bins int64, log-probabilities float32 and masks bool, arbitrary past the end of a row; int64
+    counts of tokens whose most likely bin was illegal."""
+
+    bins_RT: np.ndarray
+    logp_RT: np.ndarray
+    legal_RTV: np.ndarray
+    violated_R: np.ndarray
+
+
 class GrammarSampler:
     """Samples complete action streams from a policy.
 
@@ -164,19 +175,18 @@ class GrammarSampler:
     ) -> list[Prediction]:
         """Draw every token among the legal bins."""
         policy, grammar = self.policy, self.policy.grammar
-        bins_RT, logp_RT, legal_RTV, violated_R = self._decode(observations, prompt_of_R, keys, temperature)
-        predictions = []
+        streams, predictions = self._decode(observations, prompt_of_R, keys, temperature), []
         for row, key in enumerate(keys):
-            used = int(np.searchsorted(np.cumsum(grammar.lengths_V[bins_RT[row]]), grammar.total)) + 1
-            bins = bins_RT[row, :used].astype(np.int16)
+            used = int(np.searchsorted(np.cumsum(grammar.lengths_V[streams.bins_RT[row]]), grammar.total)) + 1
+            bins = streams.bins_RT[row, :used].astype(np.int16)
             predictions.append(
                 Prediction(
                     bins=bins,
-                    logp=logp_RT[row, :used].copy(),
-                    legal_packed=np.packbits(legal_RTV[row, :used], axis=1),
+                    logp=streams.logp_RT[row, :used].copy(),
+                    legal_packed=np.packbits(streams.legal_RTV[row, :used], axis=1),
                     chunk_deg=policy.decode_chunk(bins),
                     rng_key=key,
-                    counts=DecodeCounts(int(violated_R[row]), int(grammar.wider_V[bins].sum())),
+                    counts=DecodeCounts(int(streams.violated_R[row]), int(grammar.wider_V[bins].sum())),
                 )
             )
         return predictions
@@ -187,9 +197,7 @@ class GrammarSampler:
         prompt_of_R: Sequence[int],
         keys: Sequence[RngKey],
         temperature: float,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Bins int64 [R, T], log-probabilities float32 [R, T] and masks bool [R, T, V], arbitrary past the end of a row;
-        masked violations int64 [R]."""
+    ) -> _Streams:
         policy, decoder = self.policy, self._decoder
         assert decoder is not None
         noise = self._noise(keys, policy.device) if temperature > 0 else None
@@ -209,9 +217,10 @@ class GrammarSampler:
                 masks.append(legal)
                 left = (left - policy.lengths_V[chosen]).clamp(min=0)
                 if not bool(left.any()):
-                    stacked = (torch.stack(part, 1) for part in (bins, logps, masks))
-                    return *(part.cpu().numpy() for part in stacked), violated.cpu().numpy()
+                    break
                 logits = decoder.step(chosen)
+        stacked = [torch.stack(part, 1) for part in (bins, logps, masks)]
+        return _Streams(*(part.cpu().numpy() for part in (*stacked, violated)))
 
     def _unconstrained(
         self,
