@@ -23,14 +23,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad, scaled_dot_product_attention, silu
 
-from vla_rl.policy.policy import VlaPolicy
 from vla_rl.policy.trunk import VECTOR, block_logits, prompt_embeddings, text_stack
+
+if TYPE_CHECKING:
+    from vla_rl.policy.policy import VlaPolicy
 
 ALIKE_ROWS = 4  # fewest rows of a matrix product that round as any larger number of rows does
 

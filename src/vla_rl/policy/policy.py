@@ -20,46 +20,51 @@ from torch import Tensor
 from vla_rl import paths
 from vla_rl.errors import ConfigError
 from vla_rl.policy import molmo2
+from vla_rl.policy.adapter import Adapter, StepDecoder
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.grammar import Grammar
+from vla_rl.policy.molmo2_adapter import Molmo2Adapter
 from vla_rl.policy.normalise import NormStats
 from vla_rl.policy.prompt import Observation, state_bins
-from vla_rl.policy.tokenizer import TokenIds, build_layout, build_tokenizer, save_tokenizer
-from vla_rl.policy.trunk import PromptTensors, action_logits
-from vla_rl.policy.vision import batch_pooling_index, pack_frames
+from vla_rl.policy.tokenizer import TokenIds, build_tokenizer, save_tokenizer
 
 CODEC_DIR = "fast_tokenizer"
 _BUNDLED = "bundled:"
 
 
 class VlaPolicy:
-    """A Molmo2 network with its tokenizer, codec and normalisation, for one task.
+    """A network with its tokenizer, codec and normalisation, for one task.
 
     Attributes:
-        model: transformers' `Molmo2ForConditionalGeneration`, always in evaluation mode (there is no dropout to want).
+        model: a network of transformers, always in evaluation mode (there is no dropout to want).
+        adapter: how this family of networks is asked; Molmo2 unless another one is given.
         prompt: the task's fixed prompt as tensors; `prompt.length` tokens, ending with the fed ``<action_start>``.
         horizon, dim: ticks and joints of an action chunk.
         vocabulary: width of the action block, V.
     """
 
     def __init__(
-        self, *, model: Any, tokenizer: Any, codec: FastCodec, stats: NormStats, task: str, device: str
+        self,
+        *,
+        model: Any,
+        tokenizer: Any,
+        codec: FastCodec,
+        stats: NormStats,
+        task: str,
+        device: str,
+        adapter: Adapter | None = None,
     ) -> None:
         self.model, self.tokenizer, self.codec, self.stats, self.task = model, tokenizer, codec, stats, task
+        self.adapter = adapter or Molmo2Adapter()
         self.horizon, self.dim, self.vocabulary = codec.horizon, codec.dim, codec.vocabulary
         self.grammar = Grammar(codec.lengths_V, codec.symbols)
         self.to(device)
 
     def to(self, device: str) -> VlaPolicy:
         """Move weights and prompt tensors; returns self."""
-        vision = self.model.config.vision_config
-        image_px, patch_px = vision.image_size[0], vision.patch_size
-        per_image = (-(-(image_px // patch_px) // 2)) ** 2
-        ids = TokenIds.of(self.tokenizer, self.vocabulary)
-        layout = build_layout(self.tokenizer, self.task, tokens_per_image=per_image, action_width=self.vocabulary)
         self.device = device
         self.model.to(device)
-        self.prompt = PromptTensors.of(layout, ids, image_px=image_px, patch_px=patch_px, device=device)
+        self.prompt = self.adapter.prompt(self)
         self.lengths_V = torch.from_numpy(self.codec.lengths_V).to(device)
         return self
 
@@ -76,24 +81,16 @@ class VlaPolicy:
         return torch.from_numpy(self.state_bins(np.stack([o.state_deg for o in observations]))).to(self.device)
 
     def logits(self, frames: Tensor, state_bins_BJ: Tensor, bins_BT: Tensor) -> Tensor:
-        """Teacher-forced logits over the action block, float32 [B, T, V], differentiable; see `trunk.action_logits`."""
-        return action_logits(self.model, self.prompt, self.vocabulary, frames, state_bins_BJ, bins_BT)
+        """Teacher-forced logits over the action block, float32 [B, T, V], differentiable; see `Adapter.logits`."""
+        return self.adapter.logits(self, frames, state_bins_BJ, bins_BT)
+
+    def decoder(self, rows: int) -> StepDecoder:
+        """A key-value cache decoder of `rows` rows for the sampler."""
+        return self.adapter.decoder(self, rows)
 
     def prompt_batch(self, observations: Sequence[Observation]) -> dict[str, Tensor]:
         """Keyword arguments for `model(...)`, the prompts up to and with ``<action_start>``, on the policy's device."""
-        frames, prompt = self.frames_tensor(observations), self.prompt
-        ids = prompt.prompt_ids(self.state_tensor(observations))
-        patches = pack_frames(frames, image_px=prompt.image_px, patch_px=prompt.patch_px)
-        side = round(prompt.pooling_I4.shape[0] ** 0.5)
-        return {
-            "input_ids": ids,
-            "attention_mask": torch.ones_like(ids),
-            "mm_token_type_ids": prompt.block_P.long().expand(len(ids), -1),
-            "pixel_values": patches,
-            "image_token_pooling": batch_pooling_index(prompt.pooling_I4, *patches.shape[:2]),
-            "image_grids": torch.tensor([[side, side, 0, 0]] * len(patches), device=self.device),
-            "image_num_crops": torch.ones(len(patches), dtype=torch.long, device=self.device),
-        }
+        return self.adapter.inputs(self, self.frames_tensor(observations), self.state_tensor(observations))
 
     def encode_chunk(self, chunk_deg: np.ndarray) -> np.ndarray:
         """Bins int16 [T] of joint targets [horizon, J] in degrees."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from vla_rl.errors import ConfigError
-from vla_rl.policy.decode import Decoder, step_threads
+from vla_rl.policy.decode import step_threads
 from vla_rl.policy.grammar import legal_next
 from vla_rl.policy.logprob import masked_log_softmax
 from vla_rl.policy.policy import VlaPolicy
@@ -96,7 +96,7 @@ class GrammarSampler:
         if batch_rows < 1:
             raise ConfigError(f"{batch_rows} rows are no batch", where="sampler.batch_rows", remedy="use 1 or more")
         self.batch_rows, self.policy, self.run_seed = batch_rows, policy, run_seed
-        self._decoder = Decoder(policy, batch_rows)
+        self._decoder = policy.decoder(batch_rows)
 
     @torch.no_grad()
     def sample(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]:

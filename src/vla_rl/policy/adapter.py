@@ -1,0 +1,85 @@
+"""What a policy asks of a network, whatever its architecture.
+
+In: nothing; these are the protocols. Out: `Adapter`, the seam between `VlaPolicy` and a family of networks, and
+`StepDecoder`, the seam between the sampler and a key-value cache. Everything above (grammar, codec, sampler, losses,
+trainer) knows these two alone. `vla_rl.policy.molmo2_adapter` is the one for Molmo2, `vla_rl.policy.hf_adapter` serves
+other image-text-to-text models of transformers; docs/policies.md says how to add one.
+
+Shapes: B rows, R rows of a fixed batch, C cameras, J joints, T action tokens, V bins of the action block.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from vla_rl.policy.tokenizer import TokenIds
+
+if TYPE_CHECKING:
+    from vla_rl.policy.policy import VlaPolicy
+
+
+class Prompt(Protocol):
+    """The fixed prompt of one task, on the device of its network."""
+
+    @property
+    def ids(self) -> TokenIds:
+        """Where the token families start; `ids.action_block` is the id of bin 0."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """Tokens before the first sampled one, the fed ``<action_start>`` included."""
+        ...
+
+
+class StepDecoder(Protocol):
+    """One fixed batch of rows, from prompt to logits, one token at a time; weights are read at every `prefill`."""
+
+    def prefill(self, frames: Tensor, state_bins_RJ: Tensor) -> Tensor:
+        """Read R prompts (frames uint8 [R, C, height, width, 3]); logits of the first action token, float32 [R, V]."""
+        ...
+
+    def step(self, bins_R: Tensor) -> Tensor:
+        """Feed one bin a row; logits of the next token, float32 [R, V]."""
+        ...
+
+
+class Adapter(Protocol):
+    """One family of networks.
+
+    Attributes:
+        text_parameters: prefixes of the parameter names of the decoder, its embedding and its head.
+        token_tables: parameter names of the tables that have one row a token (embedding, head).
+    """
+
+    @property
+    def text_parameters(self) -> tuple[str, ...]: ...
+
+    @property
+    def token_tables(self) -> tuple[str, ...]: ...
+
+    def prompt(self, policy: VlaPolicy) -> Any:
+        """The prompt of the policy's task as tensors on its device: what the other methods read, and a `Prompt`."""
+        ...
+
+    def inputs(self, policy: VlaPolicy, frames: Tensor, state_bins_BJ: Tensor) -> dict[str, Tensor]:
+        """Keyword arguments for the network's own forward: the prompts up to and with ``<action_start>``."""
+        ...
+
+    def logits(self, policy: VlaPolicy, frames: Tensor, state_bins_BJ: Tensor, bins_BT: Tensor) -> Tensor:
+        """Teacher-forced logits over the action block, float32 [B, T, V], differentiable.
+
+        Token t is predicted from the prompt and the bins before it, so right padding changes no real token.
+
+        Args:
+            frames: uint8 [B, C, height, width, 3].
+            state_bins_BJ: integer [B, J].
+            bins_BT: integer [B, T]; the last column is predicted but not fed.
+        """
+        ...
+
+    def decoder(self, policy: VlaPolicy, rows: int) -> StepDecoder:
+        """A decoder of `rows` rows that gives what `logits` gives, token by token."""
+        ...
