@@ -10,6 +10,8 @@ Shapes: B rows, R rows of a fixed batch, C cameras, J joints, T action tokens, V
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
@@ -82,4 +84,16 @@ class Adapter(Protocol):
 
     def decoder(self, policy: VlaPolicy, rows: int) -> StepDecoder:
         """A decoder of `rows` rows that gives what `logits` gives, token by token."""
+        ...
+
+    def stored_tensors(self, model: Any) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor of a network under the name that checkpoint files give it."""
+        ...
+
+    def save_network(self, model: Any, directory: Path) -> None:
+        """Write `config.json` and the weights of a network."""
+        ...
+
+    def parameters(self) -> dict[str, Any] | None:
+        """What `checkpoint.json` must say for the adapter to be made again; None for Molmo2."""
         ...

@@ -17,19 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl import paths
 from vla_rl.errors import ConfigError
 from vla_rl.policy import molmo2
 from vla_rl.policy.adapter import Adapter, StepDecoder
+from vla_rl.policy.export import write_layout
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.grammar import Grammar
+from vla_rl.policy.hub import resolve
+from vla_rl.policy.metadata import VERSION, Metadata, write_metadata
 from vla_rl.policy.molmo2_adapter import Molmo2Adapter
 from vla_rl.policy.normalise import NormStats
-from vla_rl.policy.prompt import Observation, state_bins
+from vla_rl.policy.parts import CODEC_DIR, DTYPES, Parts, Sources, read_parts
+from vla_rl.policy.prompt import SO101, Observation, state_bins
 from vla_rl.policy.tokenizer import TokenIds, build_tokenizer, save_tokenizer
-
-CODEC_DIR = "fast_tokenizer"
-_BUNDLED = "bundled:"
 
 
 class VlaPolicy:
@@ -38,6 +38,8 @@ class VlaPolicy:
     Attributes:
         model: a network of transformers, always in evaluation mode (there is no dropout to want).
         adapter: how this family of networks is asked; Molmo2 unless another one is given.
+        origin: the checkpoint it was read from, None for a fresh one.
+        wording: names of robot and control mode in the prompt.
         prompt: the task's fixed prompt as tensors; `prompt.length` tokens, ending with the fed ``<action_start>``.
         horizon, dim: ticks and joints of an action chunk.
         vocabulary: width of the action block, V.
@@ -53,9 +55,12 @@ class VlaPolicy:
         task: str,
         device: str,
         adapter: Adapter | None = None,
+        origin: Parts | None = None,
     ) -> None:
         self.model, self.tokenizer, self.codec, self.stats, self.task = model, tokenizer, codec, stats, task
-        self.adapter = adapter or Molmo2Adapter()
+        self.adapter, self.origin = adapter or Molmo2Adapter(), origin
+        self.wording = origin.tables.wording if origin else SO101
+        self.joint_frame = origin.joint_frame if origin else "rig"
         self.horizon, self.dim, self.vocabulary = codec.horizon, codec.dim, codec.vocabulary
         self.grammar = Grammar(codec.lengths_V, codec.symbols)
         self.to(device)
@@ -109,12 +114,21 @@ class VlaPolicy:
         return digest.hexdigest()
 
     def save(self, directory: Path) -> None:
-        """Write a checkpoint in the release's layout into `directory`, which is created."""
+        """Write a checkpoint into `directory`, which is created: the release's layout for a release, else a twin's."""
         directory.mkdir(parents=True, exist_ok=True)
-        molmo2.save_model(self.model, directory)
-        save_tokenizer(self.tokenizer, directory)
-        self.stats.save(directory)
-        self.codec.save(directory / CODEC_DIR)
+        if self.origin and self.origin.opened and self.origin.opened.released:
+            write_layout(self, self.origin.directory, directory)
+        else:
+            self.adapter.save_network(self.model, directory)
+            save_tokenizer(self.tokenizer, directory)
+            self.stats.save(directory)
+            self.codec.save(directory / CODEC_DIR)
+        write_metadata(directory, self.metadata)
+
+    @property
+    def metadata(self) -> Metadata:
+        """What a checkpoint of this policy says about itself."""
+        return Metadata(VERSION, self.stats.tag, self.joint_frame, self.adapter.parameters())
 
 
 def new_twin(
@@ -128,39 +142,54 @@ def new_twin(
     return VlaPolicy(model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device="cpu")
 
 
-def load_policy(*, checkpoint: str, device: str, serve_head: str, task: str) -> VlaPolicy:
-    """Read a checkpoint directory.
+def load_policy(
+    *,
+    checkpoint: str,
+    device: str,
+    serve_head: str,
+    task: str,
+    revision: str | None = None,
+    dtype: str = "float32",
+    norm_tag: str | None = None,
+    fast_tokenizer: str | None = None,
+    fast_revision: str | None = None,
+    joint_frame: str | None = None,
+) -> VlaPolicy:
+    """Read a checkpoint: a twin, a MolmoAct2 release, an export of either, or another model with action tokens.
+
+    Everything that can be checked without reading weights is checked first.
 
     Args:
-        checkpoint: a directory, or ``bundled:NAME`` for a base that ships with the package.
+        checkpoint: a directory, ``bundled:NAME`` for a base that ships with the package, or a hub id.
         device: a torch device, e.g. ``cpu`` or ``cuda``.
         serve_head: which head answers; only ``ar`` (action tokens).
         task: the task in words.
+        revision: commit that a hub id is pinned to.
+        dtype: number format of the network, ``float32`` or ``bfloat16``.
+        norm_tag: which tables to use where the checkpoint has several.
+        fast_tokenizer, fast_revision: directory, or hub id and commit, of the action codec; None for the checkpoint's
+            own.
+        joint_frame: ``rig`` or ``v21``, for a table that does not tell; a table that does may not contradict it.
 
     Raises:
-        ConfigError: another head, no such directory, or files that do not belong together.
+        ConfigError: another head, no such directory, an unknown tag, no codec.
+        CheckpointRefused: a named promise of the layout is broken; see `vla_rl.policy.refusals`.
     """
-    from tokenizers import Tokenizer
-
     if serve_head != "ar":
         raise ConfigError(
             f"no head {serve_head!r} to serve", where="policy.serve_head", remedy="use policy.serve_head=ar"
         )
-    bundled = checkpoint.startswith(_BUNDLED)
-    directory = paths.bundled_base(checkpoint.removeprefix(_BUNDLED)) if bundled else Path(checkpoint)
-    if not (directory / molmo2.CONFIG).is_file():
-        raise ConfigError(
-            f"there is no policy checkpoint in {directory}",
-            where="policy.checkpoint",
-            remedy="name a directory with config.json and model.safetensors, or bundled:boat_tiny",
-        )
-    codec, stats, model = FastCodec.load(directory / CODEC_DIR), NormStats.load(directory), molmo2.load_model(directory)
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    ids = TokenIds.of(tokenizer, codec.vocabulary)
-    named = (model.config.action_token_start_id, model.config.num_action_tokens, model.config.text_config.vocab_size)
-    if named != (ids.action_block, codec.vocabulary, ids.base_size) or (codec.horizon, codec.dim) != (
-        stats.horizon,
-        len(stats.action.low_deg),
-    ):
-        raise ConfigError("network, tokenizer, codec and tables do not belong together", where=str(directory))
-    return VlaPolicy(model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device=device)
+    if dtype not in DTYPES:
+        raise ConfigError(f"no number format {dtype!r}", where="policy.dtype", remedy=f"one of {', '.join(DTYPES)}")
+    sources = Sources(norm_tag, fast_tokenizer, fast_revision, joint_frame)
+    parts = read_parts(resolve(checkpoint, revision, where="policy.checkpoint"), sources)
+    return VlaPolicy(
+        model=parts.network(DTYPES[dtype]),
+        tokenizer=parts.tokenizer,
+        codec=parts.codec,
+        stats=parts.tables.stats,
+        task=task,
+        device=device,
+        adapter=parts.adapter,
+        origin=parts,
+    )
