@@ -68,8 +68,8 @@ def export_policy(policy: VlaPolicy, destination: Path, *, source: Mapping[str, 
 def write_layout(policy: VlaPolicy, origin: Path, directory: Path) -> list[str]:
     """Write weights and layout files of a policy into an existing directory; returns the names of changed tensors.
 
-    A tensor that equals the stored one, after conversion to the network's number format, is copied as it was stored: a
-    policy in bfloat16 does not round what it did not train. A changed one is stored in the wider of both formats.
+    Numbers that equal the stored ones, after conversion to the network's format, stay as they were stored: a policy in
+    bfloat16 does not round what it did not train. A changed tensor is stored in the wider of both formats.
     """
     files, changed, where, size = WeightFiles.open(origin), [], {}, 0
     for shard in files.shards:
@@ -92,12 +92,19 @@ def _shard(policy: VlaPolicy, files: WeightFiles, shard: str) -> tuple[dict[str,
     for name, tensor in policy.adapter.stored_tensors(policy.model):
         if name not in tensors:
             continue
-        before, now = tensors[name], tensor.detach().to("cpu")
-        if not torch.equal(before.to(now.dtype), now):
+        before, now = tensors[name], tensor.detach().to("cpu").contiguous()
+        same = _bits(before.to(now.dtype)) == _bits(now)
+        if not bool(same.all()):
             changed.append(name)
-            tensors[name] = now.to(torch.promote_types(before.dtype, now.dtype))
+            wide = torch.promote_types(before.dtype, now.dtype)
+            tensors[name] = torch.where(same, before.to(wide), now.to(wide))
     # A copy each: parts of one table share memory, which a safetensors file cannot express.
     return {name: tensor.contiguous().clone() for name, tensor in tensors.items()}, changed
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The same memory as integers: equality of numbers knows no sign of zero."""
+    return tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
 def _copy_layout(policy: VlaPolicy, origin: Path, directory: Path) -> None:
