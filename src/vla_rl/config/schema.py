@@ -133,7 +133,15 @@ class CheckpointConfig:
 @dataclass
 class PolicyConfig:
     _target_: str = "vla_rl.policy.policy.load_policy"
-    checkpoint: str = key(MISSING, "bundled:<name> or a policy directory")
+    checkpoint: str = key(MISSING, "bundled:<name>, a checkpoint directory, or a hub id with its revision")
+    revision: str | None = key(None, "commit (40 hex digits) that a hub id is pinned to")
+    dtype: str = key("float32", "number format of the network", choices=("float32", "bfloat16"))
+    norm_tag: str | None = key(None, "normalisation tag, where the checkpoint has several (null: its only one)")
+    joint_frame: str | None = key(
+        None, "frame of the tables, if they do not tell: rig (v3.0) or v21", choices=("rig", "v21")
+    )
+    fast_tokenizer: str | None = key(None, "directory or hub id of the FAST artifact (null: the checkpoint's own)")
+    fast_revision: str | None = key(None, "commit that a hub id of the FAST artifact is pinned to")
     serve_head: str = key("ar", "which head acts: ar is the token head")
     task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction given to the policy")
     grammar: str = key(

@@ -26,14 +26,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad, scaled_dot_product_attention, silu
 
-from vla_rl.policy.policy import VlaPolicy
 from vla_rl.policy.trunk import VECTOR, block_logits, prompt_embeddings, text_stack
+
+if TYPE_CHECKING:
+    from vla_rl.policy.policy import VlaPolicy
 
 ALIKE_ROWS = 4  # fewest rows of a matrix product that round as any larger number of rows does
 
@@ -85,22 +87,17 @@ class Decoder:
     Args:
         policy: its weights are read at every `prefill`.
         rows: fixed number of rows, R.
-        whole_vocabulary: predict and feed every id of the base vocabulary, starting before ``<action_start>``, instead
-            of the action block after it; V is then the size of that vocabulary.
-        steps: tokens after the prompt that the cache has room for (default: the longest legal stream).
+        unconstrained: see `vla_rl.policy.adapter.Adapter.decoder`.
     """
 
-    def __init__(
-        self, policy: VlaPolicy, rows: int, *, whole_vocabulary: bool = False, steps: int | None = None
-    ) -> None:
-        self.policy, self.rows = policy, rows
-        block, outputs = policy.prompt.ids.action_block, policy.model.lm_head.weight.shape[0]
-        self._columns = slice(0, outputs) if whole_vocabulary else slice(block, block + policy.vocabulary)
-        self._fed = policy.prompt.length - (1 if whole_vocabulary else 0)
+    def __init__(self, policy: VlaPolicy, rows: int, *, unconstrained: int | None = None) -> None:
+        self.policy, self.rows, block = policy, rows, policy.prompt.ids.action_block
+        self._columns = slice(block, block + policy.vocabulary) if unconstrained is None else slice(0, policy.outputs)
+        self._fed = policy.prompt.length - (unconstrained is not None)
         text = policy.model.config.text_config
         self._heads, self._groups, self._width = text.num_attention_heads, text.num_key_value_heads, text.head_dim
         self._eps = text.rms_norm_eps
-        length = -(-(policy.prompt.length + (steps or policy.grammar.total)) // VECTOR) * VECTOR
+        length = -(-(policy.prompt.length + (unconstrained or policy.grammar.total)) // VECTOR) * VECTOR
         keys = policy.model.lm_head.weight.detach().new_zeros(
             text.num_hidden_layers, rows, self._groups, length, self._width
         )

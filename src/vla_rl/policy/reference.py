@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.policy.decode import Decoder, step_threads
+from vla_rl.policy.decode import step_threads
 from vla_rl.policy.policy import VlaPolicy
 from vla_rl.policy.tokenizer import TURN_END, TokenIds
 
@@ -56,12 +56,12 @@ class ReferenceDecoder:
 
     def __init__(self, policy: VlaPolicy, rows: int) -> None:
         self.policy, self.longest = policy, STEPS_PER_TICK * policy.horizon
-        self._decoder = Decoder(policy, rows, whole_vocabulary=True, steps=self.longest)
+        self._decoder = policy.decoder(rows, unconstrained=self.longest)
         self._eos = policy.tokenizer.token_to_id(TURN_END)
 
     @torch.no_grad()
     def answer(self, frames: Tensor, state_bins_UJ: Tensor, prompt_of_R: Sequence[int]) -> list[Answer]:
-        """One answer per row; arguments as for `Decoder.prefill`."""
+        """One answer per row; arguments as for `StepDecoder.prefill`."""
         logits, chosen, logps = self._decoder.prefill(frames, state_bins_UJ, prompt_of_R), [], []
         ended_R = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
         with step_threads(self.policy.device):

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from vla_rl.errors import ConfigError
-from vla_rl.policy.decode import Decoder, step_threads
+from vla_rl.policy.decode import step_threads
 from vla_rl.policy.grammar import legal_next
 from vla_rl.policy.logprob import masked_log_softmax
 from vla_rl.policy.noise import Noise, RngKey, gumbel_noise
@@ -126,7 +126,7 @@ class GrammarSampler:
         if mode not in (GRAMMAR_MASKED, REFERENCE):
             raise ConfigError(f"there is no mode {mode!r}", where="sampler.mode", remedy="grammar_masked or reference")
         self.batch_rows, self.policy, self.run_seed, self.mode, self.keys = batch_rows, policy, run_seed, mode, keys
-        self._decoder = Decoder(policy, batch_rows) if mode == GRAMMAR_MASKED else None
+        self._decoder = policy.decoder(batch_rows) if mode == GRAMMAR_MASKED else None
         self._reference = ReferenceDecoder(policy, batch_rows) if mode == REFERENCE else None
         self._noise([], "cpu")  # refuses an unknown kind
 
@@ -255,7 +255,7 @@ class GrammarSampler:
             keys,
             width=policy.vocabulary,
             block_start=policy.prompt.ids.action_block,
-            vocabulary=policy.model.lm_head.weight.shape[0],
+            vocabulary=policy.outputs,
             device=device,
         )
 
