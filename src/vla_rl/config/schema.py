@@ -272,6 +272,12 @@ class TwinConfig:
 @dataclass
 class SftConfig:
     demos: str = key(MISSING, "directory written by `vla-rl demos`")
+    base: str | None = key(
+        None, "start from this policy checkpoint, or give this model action tokens (null: a fresh twin)"
+    )
+    base_revision: str | None = key(None, "commit that a hub id in sft.base is pinned to")
+    base_norm_tag: str | None = key(None, "normalisation tag of sft.base, where it has several")
+    base_fast_tokenizer: str | None = key(None, "directory of the FAST artifact of sft.base, where it is kept apart")
     steps: int = key(1700, "optimiser steps", at_least=1)
     batch_rows: int = key(512, "rows per step", at_least=1)
     lr: float = key(8e-4, "AdamW peak learning rate, cosine to 3 % of it", above=0)

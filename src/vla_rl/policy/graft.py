@@ -20,10 +20,20 @@ from vla_rl.errors import ConfigError
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.hf_adapter import HfAdapter
 from vla_rl.policy.hf_network import FAMILIES, Family, load_hf_network
+from vla_rl.policy.metadata import read_metadata
 from vla_rl.policy.normalise import NormStats
 from vla_rl.policy.policy import VlaPolicy
 from vla_rl.policy.released import read_config, read_tokenizer
 from vla_rl.policy.tokenizer import PAD, TURN_END, TURN_START, add_tokens, robot_families
+
+
+def has_action_tokens(directory: Path) -> bool:
+    """Whether a directory is a policy already, as opposed to a model that could be made one.
+
+    Raises:
+        ConfigError: it is no checkpoint.
+    """
+    return "num_action_tokens" in read_config(directory) or read_metadata(directory).adapter is not None
 
 
 def give_action_tokens(
