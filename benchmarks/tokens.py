@@ -176,9 +176,10 @@ def main() -> None:
     if options.json:
         print(json.dumps({"predict": results, "chunks_per_s": side_by_side}))
         return
-    print(f"{'':<30}{'generate':>10}{'greedy':>9}{'ratio':>7}   sampled over greedy, by random key")
+    print(f"{'':<30}{'generate':>10}{'greedy':>9}{'ratio':>7}   sampled over greedy, by random key (longest stream)")
     for row in results:
-        over = "  ".join(f"{kind} {value:.2f}" for kind, value in row["sampled_over_greedy"].items())
+        tokens = row["tokens"]
+        over = "  ".join(f"{k} {v:.2f} ({tokens[k]})" for k, v in row["sampled_over_greedy"].items())
         name = f"{row['case']}, {row['threads']} thread{'s' * (row['threads'] > 1)}"
         ms = row["ms"]
         print(f"{name:<30}{ms['generate']:>7.0f} ms{ms['greedy']:>6.0f} ms{row['generate_over_greedy']:>7.2f}   {over}")
