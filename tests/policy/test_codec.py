@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from policy_support import smooth_chunks
 
 from vla_rl.errors import ConfigError
+from vla_rl.policy.alphabet import CodecError
 from vla_rl.policy.fast import FastCodec, dct_matrix
 from vla_rl.policy.normalise import NormStats, QuantileTable
 
@@ -119,9 +120,12 @@ def test_a_foreign_or_missing_codec_directory_is_refused(codec: FastCodec, tmp_p
     with pytest.raises(ConfigError):
         FastCodec.load(tmp_path)
     codec.save(tmp_path)
-    released = {"processor_class": "UniversalActionProcessor", "scale": 10, "vocab_size": 2048, "min_token": -55}
-    (tmp_path / "processor_config.json").write_text(json.dumps(released))
-    with pytest.raises(ConfigError):
+    config = json.loads((tmp_path / "processor_config.json").read_text())
+    (tmp_path / "processor_config.json").write_text(json.dumps({**config, "processor_class": "Another"}))
+    with pytest.raises(CodecError, match="Another"):
+        FastCodec.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CodecError, match="no usable"):
         FastCodec.load(tmp_path)
 
 

@@ -144,6 +144,11 @@ class PolicyConfig:
     fast_revision: str | None = key(None, "commit that a hub id of the FAST artifact is pinned to")
     serve_head: str = key("ar", "which head acts: ar is the token head")
     task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction given to the policy")
+    grammar: str = key(
+        "reachable",
+        "legal action bins: reachable (those the codec's encoder can emit) or documented (every one that decodes)",
+        choices=("reachable", "documented"),
+    )
 
 
 @dataclass
@@ -156,6 +161,16 @@ class ExpertConfig:
 class SamplerConfig:
     _target_: str = "vla_rl.policy.sampler.GrammarSampler"
     batch_rows: int = key(16, "rows of one predict batch; smaller ones are padded to it", at_least=1)
+    mode: str = key(
+        "grammar_masked",
+        "grammar_masked draws among legal bins; reference is the released code's unconstrained greedy decoding",
+        choices=("grammar_masked", "reference"),
+    )
+    keys: str = key(
+        "named",
+        "random streams: named (ours), documented, documented_block (the older program) or device (computed there)",
+        choices=("named", "documented", "documented_block", "device"),
+    )
 
 
 @dataclass

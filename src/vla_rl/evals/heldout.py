@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from vla_rl.policy.sampler import Prediction, PredictRequest
 from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
-from vla_rl.rollout.records import Episode, EpisodeSpec
+from vla_rl.rollout.records import Episode, EpisodeSpec, decode_counts
 from vla_rl.rollout.wave import Sampler, run_wave
 from vla_rl.stats.intervals import clopper_pearson
 
@@ -95,6 +95,7 @@ def summarise(episodes: Sequence[Episode], rewards: dict[int, float | None], tem
         "reward_mean": fmean(scored) if scored else None,
         "progress_final_mean_cm": fmean(e.metrics["progress_final_cm"] for e in episodes),
         "ticks_mean": fmean(e.metrics["ticks"] for e in episodes),
+        **decode_counts(episodes),
         "temperature": temperature,
     }
 

@@ -5,12 +5,13 @@ In: nothing; these are the protocols. Out: `Adapter`, the seam between `VlaPolic
 trainer) knows these two alone. `vla_rl.policy.molmo2_adapter` is the one for Molmo2, `vla_rl.policy.hf_adapter` serves
 other image-text-to-text models of transformers; docs/policies.md says how to add one.
 
-Shapes: B rows, R rows of a fixed batch, C cameras, J joints, T action tokens, V bins of the action block.
+Shapes: B rows, R rows of a fixed batch, U different prompts, C cameras, J joints, T action tokens, V bins of the action
+block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -39,12 +40,18 @@ class Prompt(Protocol):
 class StepDecoder(Protocol):
     """One fixed batch of rows, from prompt to logits, one token at a time; weights are read at every `prefill`."""
 
-    def prefill(self, frames: Tensor, state_bins_RJ: Tensor) -> Tensor:
-        """Read R prompts (frames uint8 [R, C, height, width, 3]); logits of the first action token, float32 [R, V]."""
+    def prefill(self, frames: Tensor, state_bins_UJ: Tensor, prompt_of_R: Sequence[int] | None = None) -> Tensor:
+        """Read U prompts for R rows; logits of the first token, float32 [R, V].
+
+        Args:
+            frames: uint8 [U, C, height, width, 3].
+            state_bins_UJ: integer [U, J].
+            prompt_of_R: which prompt each row has; by default row r has prompt r, and U is R.
+        """
         ...
 
-    def step(self, bins_R: Tensor) -> Tensor:
-        """Feed one bin a row; logits of the next token, float32 [R, V]."""
+    def step(self, chosen_R: Tensor) -> Tensor:
+        """Feed one bin a row (one id, when unconstrained); logits of the next token, float32 [R, V]."""
         ...
 
 
@@ -82,8 +89,13 @@ class Adapter(Protocol):
         """
         ...
 
-    def decoder(self, policy: VlaPolicy, rows: int) -> StepDecoder:
-        """A decoder of `rows` rows that gives what `logits` gives, token by token."""
+    def decoder(self, policy: VlaPolicy, rows: int, *, unconstrained: int | None = None) -> StepDecoder:
+        """A decoder of `rows` rows that gives what `logits` gives, token by token.
+
+        Args:
+            unconstrained: None for the action block. A number gives all ids that the network can predict instead (V is
+                then their count), from before ``<action_start>`` on, with room for that many tokens.
+        """
         ...
 
     def stored_tensors(self, model: Any) -> Iterator[tuple[str, Tensor]]:

@@ -1,9 +1,10 @@
 """Prefill and one-token steps with a key-value cache of fixed size.
 
-In: frames and state bins, then one action bin per row and step. Out: logits over the action block. The prefill runs
-transformers' modules (`vla_rl.policy.trunk`). A step does the same arithmetic on fused weights: in a network this
-small, the modules' some 60 small operations a layer cost several times what the arithmetic does. Tests hold both
-together.
+In: frames and state bins, then one action bin per row and step. Out: logits over the action block, or over everything
+that the network can predict. The prefill runs transformers' modules (`vla_rl.policy.trunk`), once for rows with the
+same prompt: the draws of one seed see the same first picture. A step does the same arithmetic on fused weights: in a
+network this small, the modules' some 60 small operations a layer cost several times what the arithmetic does. Tests
+hold both together.
 
 On the CPU a step gives bit for bit what a teacher-forced pass over the whole stream gives, so that stored and
 recomputed log-probabilities are equal; in float32 they would otherwise drift apart by 2e-5 in a trained twin. Four
@@ -13,14 +14,16 @@ attention reads keys in whole vectors of `VECTOR` with the rest masked.
 
 Nor may a row's numbers depend on its slot there. A matrix product that several threads share treats the rows of
 its last, partial tile differently (MKL: steps of 5, 6, 7 and 10 rows on 2 threads; prefills of 2 or more rows on 3). So
-steps run on one thread, where they are as fast at these sizes, and prefill goes in the groups of `prefill_rows`.
+steps run on one thread, where they are as fast at these sizes, and prefill goes in the groups of `prefill_rows`, all
+of one size.
 
-Shapes: R rows, H query heads, G key-value heads, L cached tokens, D text width, E head width, V bins.
+Shapes: R rows, U different prompts, H query heads, G key-value heads, L cached tokens, D text width, E head width, V
+bins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -49,6 +52,11 @@ class DecodeCache:
     def rows(self, rows: slice) -> DecodeCache:
         """The same memory, seen as a cache of some rows at position 0."""
         return DecodeCache(self.keys[:, rows], self.values[:, rows])
+
+    def spread(self, source_R: Tensor, tokens: int) -> None:
+        """Give row r the first `tokens` of row ``source_R[r]``."""
+        for memory in (self.keys, self.values):
+            memory[:, :, :, :tokens] = memory[:, source_R, :, :tokens]
 
     def update(self, keys: Tensor, values: Tensor, layer: int, **_: Any) -> tuple[Tensor, Tensor]:
         """Write new tokens' keys and values [R, G, new, E]; return everything up to and with them."""
@@ -79,42 +87,53 @@ class Decoder:
     Args:
         policy: its weights are read at every `prefill`.
         rows: fixed number of rows, R.
+        unconstrained: see `vla_rl.policy.adapter.Adapter.decoder`.
     """
 
-    def __init__(self, policy: VlaPolicy, rows: int) -> None:
-        self.policy, self.rows = policy, rows
+    def __init__(self, policy: VlaPolicy, rows: int, *, unconstrained: int | None = None) -> None:
+        self.policy, self.rows, block = policy, rows, policy.prompt.ids.action_block
+        self._columns = slice(block, block + policy.vocabulary) if unconstrained is None else slice(0, policy.outputs)
+        self._fed = policy.prompt.length - (unconstrained is not None)
         text = policy.model.config.text_config
         self._heads, self._groups, self._width = text.num_attention_heads, text.num_key_value_heads, text.head_dim
         self._eps = text.rms_norm_eps
-        length = -(-(policy.prompt.length + policy.grammar.total) // VECTOR) * VECTOR
+        length = -(-(policy.prompt.length + (unconstrained or policy.grammar.total)) // VECTOR) * VECTOR
         keys = policy.model.lm_head.weight.detach().new_zeros(
             text.num_hidden_layers, rows, self._groups, length, self._width
         )
         self._cache = DecodeCache(keys, torch.zeros_like(keys))
         self._layers: list[_Layer] = []
 
-    def prefill(self, frames: Tensor, state_bins_RJ: Tensor) -> Tensor:
-        """Read R prompts; logits of the first action token, [R, V].
+    def prefill(self, frames: Tensor, state_bins_UJ: Tensor, prompt_of_R: Sequence[int] | None = None) -> Tensor:
+        """Read U prompts for R rows; logits of the first token, [R, V].
 
         Args:
-            frames: uint8 [R, camera, height, width, 3].
-            state_bins_RJ: integer [R, joint].
+            frames: uint8 [U, camera, height, width, 3].
+            state_bins_UJ: integer [U, joint].
+            prompt_of_R: which prompt each row has; by default row r has prompt r, and U is R.
         """
-        policy, prompt = self.policy, self.policy.prompt
-        at_once = prefill_rows(self.rows) if frames.device.type == "cpu" else self.rows
+        policy, prompt, device = self.policy, self.policy.prompt, frames.device
+        at_once, start = prefill_rows(self.rows, device.type), self._columns.start
+        filled = torch.arange(-(-len(frames) // at_once) * at_once, device=device)
+        filled[len(frames) :] = 0  # groups are always full, so that all have one shape
         last = []
-        for i in range(0, self.rows, at_once):
-            rows = slice(i, i + at_once)
-            embedded = prompt_embeddings(policy.model, prompt, frames[rows], state_bins_RJ[rows])
-            hidden = text_stack(policy.model, prompt, embedded, self._cache.rows(rows))
-            last.append(block_logits(policy.model, hidden[:, -1], prompt.ids.action_block, policy.vocabulary))
-        self._cache.position = prompt.length
+        for group in filled.split(at_once):
+            rows = slice(len(last) * at_once, (len(last) + 1) * at_once)
+            embedded = prompt_embeddings(policy.model, prompt, frames[group], state_bins_UJ[group])
+            hidden = text_stack(policy.model, prompt, embedded[:, : self._fed], self._cache.rows(rows))
+            last.append(block_logits(policy.model, hidden[:, -1], start, self._columns.stop - start))
+        logits = torch.cat(last)
+        if prompt_of_R is not None:
+            source_R = torch.tensor(prompt_of_R, device=device)
+            self._cache.spread(source_R, self._fed)
+            logits = logits[source_R]
+        self._cache.position = self._fed
         self._read_weights(length=self._cache.keys.shape[3])
-        return torch.cat(last)
+        return logits
 
-    def step(self, bins_R: Tensor) -> Tensor:
-        """Feed one bin per row; logits of the next, [R, V]."""
-        hidden, cache = self._embedding[bins_R], self._cache
+    def step(self, chosen_R: Tensor) -> Tensor:
+        """Feed one bin per row (one id, with the whole vocabulary); logits of the next, [R, V]."""
+        hidden, cache = self._embedding[chosen_R], self._cache
         heads, groups, width, end = self._heads, self._groups, self._width, cache.position + 1
         padded, idle = -(-end // VECTOR) * VECTOR, max(0, ALIKE_ROWS - heads // groups)
         seen = (torch.arange(padded, device=hidden.device) < end)[None, None, None]
@@ -137,10 +156,10 @@ class Decoder:
         return linear(self._final_norm_D * _rms(hidden, self._eps), self._head).float()
 
     def _read_weights(self, length: int) -> None:
-        model, ids = self.policy.model, self.policy.prompt.ids
-        text, block = model.model.language_model, slice(ids.action_block, ids.action_block + self.policy.vocabulary)
-        self._embedding = text.embed_tokens.weight[block]
-        self._head, self._final_norm_D = model.lm_head.weight[block], text.norm.weight
+        model, columns = self.policy.model, self._columns
+        text = model.model.language_model
+        self._embedding = text.embed_tokens.weight[columns]
+        self._head, self._final_norm_D = model.lm_head.weight[columns], text.norm.weight
         positions = torch.arange(length, device=self._head.device)[None]
         rotary = {"scaled": text.rotary_emb, "unscaled": text.rotary_emb_unscaled}
         tables = {kind: rotary[kind](self._head, position_ids=positions) for kind in set(text.rope_types)}
@@ -169,15 +188,17 @@ def _rms(x: Tensor, eps: float) -> Tensor:
     return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt()
 
 
-def prefill_rows(rows: int) -> int:
-    """Rows of a batch of `rows` that one CPU prefill takes: up to 4 on one or two threads, else 1.
+def prefill_rows(rows: int, device: str) -> int:
+    """Rows of a batch of `rows` that one prefill takes.
 
-    One row at a time cannot depend on its slot. On one or two threads the parts of 2 or 4 prompts come out even (tested
-    bit for bit) and take two thirds of the time.
+    On a CPU up to 4 with one or two threads, else 1. One row at a time cannot depend on its slot. On one or two threads
+    the parts of 2 or 4 prompts come out even (tested bit for bit) and take two thirds of the time. On an accelerator a
+    quarter of the batch, at least 8: few launches when all prompts differ, and three quarters saved when many agree.
     """
-    if torch.get_num_threads() > 2:
-        return 1
-    return next(group for group in (4, 2, 1) if rows % group == 0)
+    if device == "cpu":
+        most = 4 if torch.get_num_threads() <= 2 else 1
+        return next(group for group in (4, 2, 1) if group <= most and rows % group == 0)
+    return next(group for group in range(max(8, rows // 4), 0, -1) if rows % group == 0)
 
 
 @contextmanager

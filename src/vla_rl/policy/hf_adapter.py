@@ -22,7 +22,7 @@ from torch.nn.functional import interpolate
 
 from vla_rl.errors import ConfigError
 from vla_rl.policy.adapter import StepDecoder
-from vla_rl.policy.cached_forward import CachedForward, head_logits
+from vla_rl.policy.cached_forward import CachedForward, action_columns, head_logits
 from vla_rl.policy.hf_network import stored_hf_tensors
 from vla_rl.policy.released import quiet_transformers
 from vla_rl.policy.tokenizer import PictureTokens, TokenIds, build_layout
@@ -112,10 +112,10 @@ class HfAdapter:
         inputs["input_ids"] = torch.cat([inputs["input_ids"], fed], dim=1)
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
         hidden = policy.model.base_model(**inputs, use_cache=False).last_hidden_state
-        return head_logits(policy, hidden[:, policy.prompt.length - 1 :])
+        return head_logits(policy, hidden[:, policy.prompt.length - 1 :], action_columns(policy))
 
-    def decoder(self, policy: VlaPolicy, rows: int) -> StepDecoder:
-        return CachedForward(policy, rows)
+    def decoder(self, policy: VlaPolicy, rows: int, *, unconstrained: int | None = None) -> StepDecoder:
+        return CachedForward(policy, rows, unconstrained=unconstrained)
 
     def stored_tensors(self, model: Any) -> Iterator[tuple[str, Tensor]]:
         return stored_hf_tensors(model)

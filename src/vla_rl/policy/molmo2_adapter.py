@@ -62,11 +62,12 @@ class Molmo2Adapter:
     def logits(self, policy: VlaPolicy, frames: Tensor, state_bins_BJ: Tensor, bins_BT: Tensor) -> Tensor:
         return action_logits(policy.model, policy.prompt, policy.vocabulary, frames, state_bins_BJ, bins_BT)
 
-    def decoder(self, policy: VlaPolicy, rows: int) -> StepDecoder:
+    def decoder(self, policy: VlaPolicy, rows: int, *, unconstrained: int | None = None) -> StepDecoder:
         """The fused decoder, or the network's own forward where its layers differ from the release's."""
         text = policy.model.config.text_config
         plain = text.qk_norm_type == "qwen3" and not text.norm_after and not text.attention_bias
-        return Decoder(policy, rows) if plain and text.hidden_act == "silu" else CachedForward(policy, rows)
+        fused = plain and text.hidden_act == "silu"
+        return (Decoder if fused else CachedForward)(policy, rows, unconstrained=unconstrained)
 
     def stored_tensors(self, model: Any) -> Iterator[tuple[str, Tensor]]:
         return stored_tensors(model)

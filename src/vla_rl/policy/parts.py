@@ -6,14 +6,14 @@ broken promise. All of this takes a fraction of a second also for a release of 2
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vla_rl.policy.adapter import Adapter
-from vla_rl.policy.fast import FastCodec
+from vla_rl.policy.fast import FastCodec, HorizonError
 from vla_rl.policy.hf_adapter import HfAdapter
 from vla_rl.policy.hf_network import load_hf_network
 from vla_rl.policy.hub import resolve
@@ -91,6 +91,7 @@ def read_parts(directory: Path, sources: Sources) -> Parts:
     stats_file = raw.get("norm_stats_filename", FILE_NAME)
     tables = read_tables(directory, tag=sources.norm_tag or metadata.norm_tag, file_name=stats_file)
     frame = check_joint_frame(tables.stats.state, declared_frame(sources, metadata, opened), where=stats_file)
+    tables = replace(tables, stats=tables.stats.in_frame(frame))
     codec_directory = find_codec(directory, sources)
     codec = read_codec(codec_directory, tables)
     parts = Parts(directory, metadata, opened, tokenizer, stats_file, tables, frame, codec, codec_directory)
@@ -125,9 +126,13 @@ def read_codec(directory: Path, tables: Tables) -> FastCodec:
     """The codec for chunks as the tables describe them.
 
     Raises:
-        ConfigError: it cannot be read, or does not fit the tables.
+        CodecMismatch: it is for other chunks, or cannot write what chunks of this length reach.
+        ConfigError: it cannot be read.
     """
-    return FastCodec.load(directory)
+    try:
+        return FastCodec.load(directory, horizon=tables.stats.horizon, dim=len(tables.stats.action.low_deg))
+    except HorizonError as error:
+        raise CodecMismatch(error.what, where=error.where, remedy=error.remedy) from error
 
 
 def check_block(parts: Parts) -> None:

@@ -22,7 +22,7 @@ from vla_rl.policy import molmo2
 from vla_rl.policy.adapter import Adapter, StepDecoder
 from vla_rl.policy.export import write_layout
 from vla_rl.policy.fast import FastCodec
-from vla_rl.policy.grammar import Grammar
+from vla_rl.policy.grammar import REACHABLE, Grammar
 from vla_rl.policy.hub import resolve
 from vla_rl.policy.metadata import VERSION, Metadata, write_metadata
 from vla_rl.policy.molmo2_adapter import Molmo2Adapter
@@ -34,6 +34,9 @@ from vla_rl.policy.tokenizer import TokenIds, build_tokenizer, save_tokenizer
 
 class VlaPolicy:
     """A network with its tokenizer, codec and normalisation, for one task.
+
+    Args:
+        grammar: which bins are legal, see `vla_rl.policy.grammar`.
 
     Attributes:
         model: a network of transformers, always in evaluation mode (there is no dropout to want).
@@ -56,13 +59,13 @@ class VlaPolicy:
         device: str,
         adapter: Adapter | None = None,
         origin: Parts | None = None,
+        grammar: str = REACHABLE,
     ) -> None:
         self.model, self.tokenizer, self.codec, self.stats, self.task = model, tokenizer, codec, stats, task
         self.adapter, self.origin = adapter or Molmo2Adapter(), origin
         self.wording = origin.tables.wording if origin else SO101
-        self.joint_frame = origin.joint_frame if origin else "rig"
         self.horizon, self.dim, self.vocabulary = codec.horizon, codec.dim, codec.vocabulary
-        self.grammar = Grammar(codec.lengths_V, codec.symbols)
+        self.grammar = Grammar.of(codec, grammar)
         self.to(device)
 
     def to(self, device: str) -> VlaPolicy:
@@ -70,15 +73,25 @@ class VlaPolicy:
         self.device = device
         self.model.to(device)
         self.prompt = self.adapter.prompt(self)
-        self.lengths_V = torch.from_numpy(self.codec.lengths_V).to(device)
+        self.lengths_V = torch.from_numpy(self.grammar.lengths_V).to(device)
         return self
+
+    @property
+    def joint_frame(self) -> str:
+        """The frame of its tables; observations and chunks are the rig's in any case."""
+        return self.stats.frame
+
+    @property
+    def outputs(self) -> int:
+        """How many ids the network can predict."""
+        return self.model.get_output_embeddings().weight.shape[0]
 
     def frames_tensor(self, observations: Sequence[Observation]) -> Tensor:
         """uint8 [B, C, height, width, 3] on the policy's device."""
         return torch.from_numpy(np.stack([o.frames for o in observations])).to(self.device)
 
     def state_bins(self, state_deg: np.ndarray) -> np.ndarray:
-        """int64 [..., J] prompt bins of measured joint angles in degrees."""
+        """int64 [..., J] prompt bins of measured joint angles in degrees of the rig."""
         return state_bins(self.stats.state.normalise(state_deg))
 
     def state_tensor(self, observations: Sequence[Observation]) -> Tensor:
@@ -89,21 +102,26 @@ class VlaPolicy:
         """Teacher-forced logits over the action block, float32 [B, T, V], differentiable; see `Adapter.logits`."""
         return self.adapter.logits(self, frames, state_bins_BJ, bins_BT)
 
-    def decoder(self, rows: int) -> StepDecoder:
-        """A key-value cache decoder of `rows` rows for the sampler."""
-        return self.adapter.decoder(self, rows)
+    def decoder(self, rows: int, *, unconstrained: int | None = None) -> StepDecoder:
+        """A key-value cache decoder of `rows` rows for the sampler; see `Adapter.decoder`."""
+        return self.adapter.decoder(self, rows, unconstrained=unconstrained)
 
     def prompt_batch(self, observations: Sequence[Observation]) -> dict[str, Tensor]:
         """Keyword arguments for `model(...)`, the prompts up to and with ``<action_start>``, on the policy's device."""
         return self.adapter.inputs(self, self.frames_tensor(observations), self.state_tensor(observations))
 
     def encode_chunk(self, chunk_deg: np.ndarray) -> np.ndarray:
-        """Bins int16 [T] of joint targets [horizon, J] in degrees."""
+        """Bins int16 [T] of joint targets [horizon, J] in degrees of the rig."""
         return self.codec.encode(self.stats.action.normalise(chunk_deg)[None])[0]
 
     def decode_chunk(self, bins_T: np.ndarray) -> np.ndarray:
-        """Joint targets float64 [horizon, J] in degrees of one complete stream; ConfigError if it is not complete."""
+        """Joint targets float64 [horizon, J] in degrees of the rig of one stream; CodecError if it is not complete."""
         return self.stats.action.denormalise(self.codec.decode([bins_T])[0])
+
+    def zero_chunk(self) -> np.ndarray:
+        """What the release executes for a stream that is no chunk: zeros in normalised space, which is the middle of
+        every joint's range; float64 [horizon, J] in degrees."""
+        return self.stats.action.denormalise(np.zeros((self.horizon, self.dim)))
 
     def weights_digest(self) -> str:
         """SHA-256 over the names and bytes of all weights, sorted by name."""
@@ -128,7 +146,7 @@ class VlaPolicy:
     @property
     def metadata(self) -> Metadata:
         """What a checkpoint of this policy says about itself."""
-        return Metadata(VERSION, self.stats.tag, self.joint_frame, self.adapter.parameters())
+        return Metadata(VERSION, self.stats.tag, self.stats.frame, self.adapter.parameters())
 
 
 def new_twin(
@@ -154,6 +172,7 @@ def load_policy(
     fast_tokenizer: str | None = None,
     fast_revision: str | None = None,
     joint_frame: str | None = None,
+    grammar: str = REACHABLE,
 ) -> VlaPolicy:
     """Read a checkpoint: a twin, a MolmoAct2 release, an export of either, or another model with action tokens.
 
@@ -170,6 +189,7 @@ def load_policy(
         fast_tokenizer, fast_revision: directory, or hub id and commit, of the action codec; None for the checkpoint's
             own.
         joint_frame: ``rig`` or ``v21``, for a table that does not tell; a table that does may not contradict it.
+        grammar: which bins are legal, ``reachable`` or ``documented`` (`vla_rl.policy.grammar`).
 
     Raises:
         ConfigError: another head, no such directory, an unknown tag, no codec.
@@ -192,4 +212,5 @@ def load_policy(
         device=device,
         adapter=parts.adapter,
         origin=parts,
+        grammar=grammar,
     )

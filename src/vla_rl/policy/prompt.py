@@ -43,7 +43,7 @@ class Observation:
 
     Attributes:
         frames: uint8 [camera, height, width, 3], in the order of `CAMERAS`.
-        state_deg: float64 [6], measured joint angles in degrees.
+        state_deg: float64 [6], measured joint angles in degrees of the rig (`vla_rl.policy.joint_frames`).
     """
 
     frames: np.ndarray

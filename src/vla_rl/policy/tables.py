@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from vla_rl.policy.joint_frames import RIG, V21, state_frame
 from vla_rl.policy.normalise import FILE_NAME, FORMAT, JOINTS, NormStats, QuantileTable
 from vla_rl.policy.prompt import CONTROL_MODE, SETUP, Wording
 from vla_rl.policy.refusals import JointFrame, TableFormat, UnknownNormTag, UnsupportedFeature
 
-FRAMES = ("rig", "v21")
-_LIFT, _ELBOW = JOINTS.index("shoulder_lift"), JOINTS.index("elbow_flex")
+_ELBOW = JOINTS.index("elbow_flex")
 # What the elbow of an SO-101 can reach in each frame, with ten degrees to spare on either side.
-_ELBOW_RANGE_DEG = {"rig": (-110.0, 110.0), "v21": (-20.0, 200.0)}
+_ELBOW_RANGE_DEG = {RIG: (-110.0, 110.0), V21: (-20.0, 200.0)}
 
 
 @dataclass(frozen=True)
@@ -87,18 +87,6 @@ def arm_tags(directory: Path, file_name: str = FILE_NAME) -> tuple[str, ...]:
     return tags
 
 
-def joint_frame(state: QuantileTable) -> str | None:
-    """The frame that a state table is in, ``rig`` or ``v21``, or None if its shoulder lift does not tell.
-
-    The rules are those of described-system.md, section 5.6: LeRobot before v3 counts the lift from the horizontal arm
-    (large positive angles), later versions from mid range.
-    """
-    lift, elbow = ((state.low_deg[j], state.high_deg[j]) for j in (_LIFT, _ELBOW))
-    if lift[0] > lift[1] or lift[0] <= -30.0:
-        return "rig"
-    return "v21" if lift[0] >= 30.0 and elbow[0] >= 25.0 and elbow[1] >= 130.0 else None
-
-
 def check_joint_frame(state: QuantileTable, declared: str | None, *, where: str) -> str:
     """The joint frame of a checkpoint's tables.
 
@@ -108,7 +96,7 @@ def check_joint_frame(state: QuantileTable, declared: str | None, *, where: str)
     Raises:
         JointFrame: the table fits no frame, another one than declared, or angles that the elbow cannot reach in it.
     """
-    found = joint_frame(state)
+    found = state_frame(state.low_deg, state.high_deg)
     if declared is not None and found not in (None, declared):
         raise JointFrame(f"its state table is in the frame {found}, not {declared}", where=where)
     frame = declared or found

@@ -11,12 +11,12 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from vla_rl.errors import RolloutError
 from vla_rl.policy.prompt import Observation
-from vla_rl.policy.sampler import Prediction, PredictRequest
+from vla_rl.policy.sampler import DecodeCounts, Prediction, PredictRequest
 from vla_rl.rollout.events import EpisodeDone, EpisodeRestarted, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import Episode, EpisodeSpec, Row
@@ -63,6 +63,7 @@ class _Playing:
     tokens: int = 0
     wall_s: float = 0.0
     rows: list[Row] = field(default_factory=list)
+    counts: DecodeCounts = DecodeCounts()
 
     def request(self) -> PredictRequest:
         assert self.observation is not None
@@ -88,6 +89,7 @@ class _Playing:
             )
         self.replan += 1
         self.tokens += len(prediction.bins)
+        self.counts += prediction.counts
 
 
 def run_wave(
@@ -176,7 +178,8 @@ def _advance(game: _Playing, result: SlotResult) -> bool:
 def _finish(
     game: _Playing, metrics: Mapping[str, Any], on_event: OnEvent, on_episode: OnEpisode
 ) -> tuple[Episode, tuple[Row, ...]]:
-    episode = Episode(game.spec, dict(metrics), replans=game.replan, tokens=game.tokens, wall_s=game.wall_s)
+    counts = asdict(game.counts)
+    episode = Episode(game.spec, dict(metrics), replans=game.replan, tokens=game.tokens, wall_s=game.wall_s, **counts)
     rows = tuple(game.rows)
     on_episode(episode, rows)
     on_event(EpisodeDone(game.spec.episode_id, bool(metrics["success"]), game.replan))
