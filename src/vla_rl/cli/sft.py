@@ -94,7 +94,7 @@ def _base(settings: SftConfig) -> Path | None:
     from vla_rl.policy.hub import resolve
 
     base, revision = settings.base, settings.base_revision
-    return resolve(base, revision, where="sft.base") if base else None
+    return resolve(base, revision, where="sft.base", pin="sft.base_revision") if base else None
 
 
 DATA_KEYS = {"demos", "codec_scale", "codec_vocab", "base", "base_revision", "base_norm_tag", "base_fast_tokenizer"}

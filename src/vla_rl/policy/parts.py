@@ -112,7 +112,11 @@ def find_codec(directory: Path, sources: Sources) -> Path:
         MissingCodec: there is none.
     """
     named = sources.fast_tokenizer
-    found = resolve(named, sources.fast_revision, where="policy.fast_tokenizer") if named else directory / CODEC_DIR
+    found = (
+        resolve(named, sources.fast_revision, where="policy.fast_tokenizer", pin="policy.fast_revision")
+        if named
+        else directory / CODEC_DIR
+    )
     if not (found / "processor_config.json").is_file():
         raise MissingCodec(
             f"there is no FAST artifact in {found}",
