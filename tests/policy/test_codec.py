@@ -139,6 +139,25 @@ def test_quantile_table_maps_its_ends_to_plus_and_minus_one_also_when_descending
     ]
 
 
+def test_quantiles_are_exact_over_all_frames_where_an_average_over_datasets_is_not():
+    # One dataset works on the left (800 frames about -40), one on the right (200 about +40).
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(-40, 1, (800, 6)), rng.normal(40, 1, (200, 6))
+    both = np.concatenate([left, right])
+    table = QuantileTable.fit(both, 0.01)
+    assert np.array_equal([table.low_deg, table.high_deg], np.quantile(both, [0.01, 0.99], axis=0))
+    average = 0.8 * np.quantile(left, 0.99, axis=0) + 0.2 * np.quantile(right, 0.99, axis=0)
+    assert (table.high_deg > 40).all() and (average < -20).all()  # an average lies where no frame is
+    assert ((both <= table.high_deg).mean(0) == 0.99).all() and ((both < table.low_deg).mean(0) == 0.01).all()
+    shuffled = QuantileTable.fit(rng.permutation(both), 0.01)
+    assert np.array_equal(shuffled.low_deg, table.low_deg) and np.array_equal(shuffled.high_deg, table.high_deg)
+
+
+def test_values_are_clamped_after_normalising_so_a_descending_pair_is_not_sorted():
+    down = QuantileTable(np.array([44.8]), np.array([-96.1]))
+    assert down.normalise(np.array([[44.8], [-96.1], [60.0], [-120.0]])).tolist() == [[-1], [1], [-1], [1]]
+
+
 def test_a_joint_that_never_moves_normalises_to_zero_and_comes_back():
     table = QuantileTable(np.array([4.0]), np.array([4.0]))
     assert table.normalise(np.array([[3.0], [4.0], [5.0]])).tolist() == [[0], [0], [0]]

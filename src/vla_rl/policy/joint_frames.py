@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -54,7 +55,7 @@ class Angles[Values: (np.ndarray, Tensor)]:
         mapped = signs * self.degrees + offsets if frame == V21 else signs * (self.degrees - offsets)
         return Angles(mapped, frame)
 
-    def _like(self, values: Sequence[float]) -> Values:
+    def _like(self, values: Sequence[float]) -> Any:
         degrees = self.degrees
         return degrees.new_tensor(values) if isinstance(degrees, Tensor) else np.array(values)
 

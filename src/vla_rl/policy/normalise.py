@@ -78,7 +78,8 @@ class NormStats:
     horizon: int
 
     def __post_init__(self) -> None:
-        assert self.state.frame == self.action.frame, "state and action tables are in different joint frames"
+        if self.state.frame != self.action.frame:
+            raise ValueError("state and action tables are in different joint frames")
 
     @property
     def frame(self) -> str:
