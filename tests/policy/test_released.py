@@ -18,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
+from vla_rl.config.compose import compose
 from vla_rl.errors import EXIT_INTEGRITY, EXIT_USAGE, ConfigError, IntegrityError
 from vla_rl.policy import refusals
 from vla_rl.policy.fast import FastCodec
@@ -403,6 +404,13 @@ def test_pickled_weights_are_named_and_not_opened(release_copy: Path):
     (release_copy / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
     with pytest.raises(ConfigError, match="pickle, which is never opened"):
         load(release_copy)
+
+
+def test_the_option_molmoact2_builds_a_release_and_asks_for_a_checkpoint(release: Path):
+    reader = compose("eval", ["policy=molmoact2", f"policy.checkpoint={release}"])
+    assert reader.component("policy", device="cpu").stats.tag == TAG
+    with pytest.raises(ConfigError, match="policy.checkpoint"):
+        compose("eval", ["policy=molmoact2"])
 
 
 def test_an_unknown_number_format_is_refused(release: Path):

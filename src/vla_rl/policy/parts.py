@@ -1,7 +1,7 @@
 """Everything of a checkpoint but its weights, read and checked against each other.
 
 In: a directory and what the configuration says about it. Out: `Parts`, from which the network is loaded, or the first
-broken promise. All of this takes a fraction of a second also for a release of 20 GB, so a mistake costs no loading.
+broken promise. All of this takes two seconds or so, also for a release of 20 GB, so a mistake costs no loading.
 """
 
 from __future__ import annotations
