@@ -68,7 +68,8 @@ class DecodeCache:
 
 @dataclass(frozen=True)
 class _Layer:
-    """Weights of one decoder layer for a step; projections of one input are concatenated."""
+    """Weights of one decoder layer for a step; projections of one input are concatenated, and the first half of the
+    sine table is negated."""
 
     attention_norm_D: Tensor
     query_key_value: Tensor
@@ -137,19 +138,19 @@ class Decoder:
         heads, groups, width, end = self._heads, self._groups, self._width, cache.position + 1
         padded, idle = -(-end // VECTOR) * VECTOR, max(0, ALIKE_ROWS - heads // groups)
         seen = (torch.arange(padded, device=hidden.device) < end)[None, None, None]
-        for i, layer in enumerate(self._layers):
+        for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
             normed = layer.attention_norm_D * _rms(hidden, self._eps)
-            projected = linear(normed, layer.query_key_value).unflatten(1, (heads + 2 * groups, width))
-            rotated = layer.query_key_norm_HE * _rms(projected[:, : heads + groups], self._eps)
-            swapped = torch.cat((-rotated[..., width // 2 :], rotated[..., : width // 2]), dim=-1)
-            rotated = rotated * layer.cos_LE[end - 1] + swapped * layer.sin_LE[end - 1]
-            cache.keys[i, :, :, end - 1] = rotated[:, heads:]
-            cache.values[i, :, :, end - 1] = projected[:, heads + groups :]
+            projected = linear(normed, layer.query_key_value).view(self.rows, heads + 2 * groups, width)
+            turned = layer.query_key_norm_HE * _rms(projected[:, : heads + groups], self._eps)
+            # The half that rotation negates has its sign in the table: (-x) s is x (-s), bit for bit.
+            turned = turned * layer.cos_LE[end - 1] + turned.roll(width // 2, -1) * layer.sin_LE[end - 1]
+            keys[:, :, end - 1] = turned[:, heads:]
+            values[:, :, end - 1] = projected[:, heads + groups :]
             # Queries that share a key head become a query sequence, so keys need not be repeated.
-            queries = pad(rotated[:, :heads].reshape(self.rows, groups, heads // groups, width), (0, 0, 0, idle))
-            keys, values = cache.keys[i, :, :, :padded], cache.values[i, :, :, :padded]
-            read = scaled_dot_product_attention(queries, keys, values, attn_mask=seen)[:, :, : heads // groups]
-            hidden = hidden + linear(read.reshape(self.rows, heads * width), layer.out)
+            queries = pad(turned[:, :heads].view(self.rows, groups, heads // groups, width), (0, 0, 0, idle))
+            read = scaled_dot_product_attention(queries, keys[:, :, :padded], values[:, :, :padded], attn_mask=seen)
+            read = read[:, :, : heads // groups].reshape(self.rows, heads * width)
+            hidden = hidden + linear(read, layer.out)
             gate, up = linear(layer.mlp_norm_D * _rms(hidden, self._eps), layer.gate_up).chunk(2, dim=1)
             hidden = hidden + linear(silu(gate) * up, layer.down)
         cache.position = end
@@ -168,7 +169,7 @@ class Decoder:
         ]
 
     def _fuse(self, layer: Any, cos: Tensor, sin: Tensor) -> _Layer:
-        attention, mlp = layer.self_attn, layer.mlp
+        attention, mlp, half = layer.self_attn, layer.mlp, self._width // 2
         projections = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
         norms = [attention.q_norm.weight.expand(self._heads, -1), attention.k_norm.weight.expand(self._groups, -1)]
         return _Layer(
@@ -180,12 +181,14 @@ class Decoder:
             gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
             down=mlp.down_proj.weight,
             cos_LE=cos[0],
-            sin_LE=sin[0],
+            sin_LE=torch.cat((-sin[0][:, :half], sin[0][:, half:]), dim=1),
         )
 
 
 def _rms(x: Tensor, eps: float) -> Tensor:
-    return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+    """In float32 and back to the type of `x`, as the network's own norm does."""
+    wide = x.float()
+    return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt()).to(x.dtype)
 
 
 def prefill_rows(rows: int, device: str) -> int:
