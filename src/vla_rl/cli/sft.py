@@ -80,7 +80,8 @@ def run(argv: Sequence[str]) -> int:
             on_event=on_event,
             **{f.name: getattr(settings, f.name) for f in dataclasses.fields(SftConfig) if f.name in TRAINER_KEYS},
         )
-        reader.check_consumed()
+        # A base brings its own network and perhaps its own tokens: keys for those are harmless unless they are set.
+        reader.check_consumed() if base is None else reader.check_overrides_consumed()
         result = trainer.run()
     if options.json:
         print_json(
