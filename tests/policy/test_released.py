@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from policy_support import TASK, picture
+from policy_support import TASK, picture, smooth_chunks
 from release_support import HIGH_DEG, LOW_DEG, TAG, norm_stats, release_config, release_weights, write_shards
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
+from vla_rl.config.compose import compose
 from vla_rl.errors import EXIT_INTEGRITY, EXIT_USAGE, ConfigError, IntegrityError
 from vla_rl.policy import refusals
+from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.hub import resolve
-from vla_rl.policy.layout import EXPERT, native_config
+from vla_rl.policy.layout import EXPERT, expected_shapes, native_config
 from vla_rl.policy.logprob import score_rows
 from vla_rl.policy.molmo2 import build_twin
 from vla_rl.policy.policy import VlaPolicy, load_policy
@@ -148,6 +151,43 @@ def test_a_release_without_expert_that_says_so_is_loaded(release_copy: Path):
     edit_json(release_copy / "config.json", lambda c: c.update(action_mode="discrete", add_action_expert=False))
     edit_weights(release_copy, lambda w: [w.pop(name) for name in list(w) if EXPERT.match(name)])
     assert load(release_copy).origin is not None
+
+
+def test_at_full_size_the_layout_has_the_tensors_and_numbers_of_the_release(release: Path):
+    """Counts as derived from the release's own code: 1,295 tensors with its expert (588) and rotary buffer."""
+    raw = json.loads((release / "config.json").read_text())
+    raw["text_config"] |= {
+        "hidden_size": 2560,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 155_648,
+        "num_hidden_layers": 36,
+        "intermediate_size": 9728,
+    }
+    raw["vit_config"] |= {
+        "hidden_size": 1152,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "head_dim": 72,
+        "intermediate_size": 4304,
+        "num_hidden_layers": 27,
+        "image_default_input_size": [378, 378],
+        "image_patch_size": 14,
+        "image_num_pos": 729,
+    }
+    raw["adapter_config"] |= {
+        "hidden_size": 1152,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "head_dim": 72,
+        "vit_layers": [-3, -9],
+        "intermediate_size": 9728,
+        "text_hidden_size": 2560,
+    }
+    shapes = expected_shapes(native_config(raw))
+    assert len(shapes) == 1295 - 588 - 1
+    assert sum(math.prod(shape) for shape in shapes.values()) == 4_869_874_640
 
 
 # ------------------------------------------------------------------------------------------ what is refused
@@ -347,12 +387,30 @@ def test_a_missing_fast_artifact_is_named_and_one_kept_apart_is_taken(
     assert load(release_copy, fast_tokenizer=str(apart)).codec.vocabulary == load(release).codec.vocabulary
 
 
+def test_a_byte_level_artifact_without_a_horizon_takes_it_from_the_tables(release: Path, tmp_path: Path):
+    chunks = load(release).stats.action.normalise(smooth_chunks(400, 2) + np.array([0, -25, 15, 50, 0, 20]))
+    FastCodec.fit(chunks, scale=10.0, vocabulary=512, byte_level=True).save(tmp_path)
+    edit_json(tmp_path / "processor_config.json", lambda c: c.update(time_horizon=None, action_dim=None))
+    policy = load(release, fast_tokenizer=str(tmp_path))
+    assert (policy.codec.horizon, policy.codec.dim, policy.horizon) == (30, 6, 30)
+    edit_json(tmp_path / "processor_config.json", lambda c: c.update(time_horizon=15))
+    with pytest.raises(refusals.CodecMismatch):
+        load(release, fast_tokenizer=str(tmp_path))
+
+
 def test_pickled_weights_are_named_and_not_opened(release_copy: Path):
     for path in [*release_copy.glob("*.safetensors"), release_copy / "model.safetensors.index.json"]:
         path.unlink()
     (release_copy / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
     with pytest.raises(ConfigError, match="pickle, which is never opened"):
         load(release_copy)
+
+
+def test_the_option_molmoact2_builds_a_release_and_asks_for_a_checkpoint(release: Path):
+    reader = compose("eval", ["policy=molmoact2", f"policy.checkpoint={release}"])
+    assert reader.component("policy", device="cpu").stats.tag == TAG
+    with pytest.raises(ConfigError, match="policy.checkpoint"):
+        compose("eval", ["policy=molmoact2"])
 
 
 def test_an_unknown_number_format_is_refused(release: Path):
@@ -363,12 +421,12 @@ def test_an_unknown_number_format_is_refused(release: Path):
 def test_a_hub_id_needs_a_commit_and_a_directory_has_none(release: Path, monkeypatch: pytest.MonkeyPatch):
     for revision in (None, "main", "v1.0", "abc123"):
         with pytest.raises(ConfigError, match="40 hex digits"):
-            resolve("someone/some-model", revision, where="policy.checkpoint")
+            resolve("someone/some-model", revision, where="policy.checkpoint", pin="policy.revision")
     with pytest.raises(ConfigError, match="has no revision"):
-        resolve(str(release), "a" * 40, where="policy.checkpoint")
+        resolve(str(release), "a" * 40, where="policy.checkpoint", pin="policy.revision")
     with pytest.raises(ConfigError, match="has no revision"):
-        resolve("bundled:boat_tiny", "a" * 40, where="policy.checkpoint")
-    assert resolve(str(release), None, where="policy.checkpoint") == release
+        resolve("bundled:boat_tiny", "a" * 40, where="policy.checkpoint", pin="policy.revision")
+    assert resolve(str(release), None, where="policy.checkpoint", pin="policy.revision") == release
 
 
 def test_without_a_network_a_hub_id_says_how_to_fetch_it_and_a_cached_snapshot_is_used(
@@ -380,7 +438,7 @@ def test_without_a_network_a_hub_id_says_how_to_fetch_it_and_a_cached_snapshot_i
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ConfigError, match=f"hf download someone/some-model --revision {commit}"):
-        resolve("someone/some-model", commit, where="policy.checkpoint")
+        resolve("someone/some-model", commit, where="policy.checkpoint", pin="policy.revision")
     snapshot = tmp_path / "models--someone--some-model" / "snapshots" / commit
     shutil.copytree(release, snapshot)
     policy = load_policy(

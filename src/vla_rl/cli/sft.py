@@ -54,11 +54,11 @@ def run(argv: Sequence[str]) -> int:
         demos = open_demonstrations(Path(settings.demos))
         directory = open_directory(reader, Path(job.dir or new_run_dir("sft")))
         base, task = _base(settings), reader.value("task")
+        tag, fast = settings.base_norm_tag, settings.base_fast_tokenizer
         if base is not None and has_action_tokens(base):
             policy = load_policy(
-                checkpoint=str(base), device="cpu", serve_head="ar", task=task,
-                norm_tag=settings.base_norm_tag, fast_tokenizer=settings.base_fast_tokenizer,
-            )  # fmt: skip
+                checkpoint=str(base), device="cpu", serve_head="ar", task=task, norm_tag=tag, fast_tokenizer=fast
+            )
             view.say(f"{len(demos)} rows from {settings.demos}; starting from {base} with its own action tokens")
         else:
             view.say(f"{len(demos)} rows from {settings.demos}; fitting the action tokens")
@@ -80,7 +80,8 @@ def run(argv: Sequence[str]) -> int:
             on_event=on_event,
             **{f.name: getattr(settings, f.name) for f in dataclasses.fields(SftConfig) if f.name in TRAINER_KEYS},
         )
-        reader.check_consumed()
+        # A base brings its own network and perhaps its own tokens: keys for those are harmless unless they are set.
+        reader.check_consumed() if base is None else reader.check_overrides_consumed()
         result = trainer.run()
     if options.json:
         print_json(
@@ -93,8 +94,8 @@ def _base(settings: SftConfig) -> Path | None:
     """The directory of `sft.base`."""
     from vla_rl.policy.hub import resolve
 
-    revision = settings.base_revision
-    return resolve(settings.base, revision, where="sft.base") if settings.base else None
+    base, revision = settings.base, settings.base_revision
+    return resolve(base, revision, where="sft.base", pin="sft.base_revision") if base else None
 
 
 DATA_KEYS = {"demos", "codec_scale", "codec_vocab", "base", "base_revision", "base_norm_tag", "base_fast_tokenizer"}

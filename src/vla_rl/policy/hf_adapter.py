@@ -24,7 +24,7 @@ from vla_rl.errors import ConfigError
 from vla_rl.policy.adapter import StepDecoder
 from vla_rl.policy.cached_forward import CachedForward, action_columns, head_logits
 from vla_rl.policy.hf_network import stored_hf_tensors
-from vla_rl.policy.released import quiet_transformers
+from vla_rl.policy.native import quiet_transformers
 from vla_rl.policy.tokenizer import PictureTokens, TokenIds, build_layout
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from vla_rl.errors import ConfigError
+from vla_rl.policy.native import own_memory, quiet_transformers
 from vla_rl.policy.refusals import MismatchedWeights, MissingWeights, UnexpectedWeights, UnsupportedFeature
-from vla_rl.policy.released import quiet_transformers, read_config
+from vla_rl.policy.released import read_config
 from vla_rl.policy.weightfiles import WeightFiles, check_finite
 
 
@@ -55,6 +56,8 @@ def check_family(directory: Path) -> None:
 def load_hf_network(directory: Path, dtype: torch.dtype) -> Any:
     """A model of one of the `FAMILIES` in evaluation mode; every weight comes from the directory.
 
+    Names are compared by transformers, which knows those that older files have.
+
     Raises:
         ConfigError: another family.
         CheckpointRefused: weights are missing, unexpected or not finite.
@@ -62,16 +65,18 @@ def load_hf_network(directory: Path, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForImageTextToText
 
     check_family(directory)
-    check_hf_weights(directory)
+    WeightFiles.open(directory)  # a damaged or pickled file is named before transformers sees the directory
     with quiet_transformers():
         loaded: Any = AutoModelForImageTextToText.from_pretrained(
             str(directory), dtype=dtype, use_safetensors=True, local_files_only=True, trust_remote_code=False,
             output_loading_info=True,
         )  # fmt: skip
     model, report = loaded
-    if wrong := sorted(report["missing_keys"] | report["unexpected_keys"]):
-        raise MissingWeights(f"{len(wrong)} weights do not fit, first {wrong[0]}", where=str(directory))
+    for kind, error in (("missing_keys", MissingWeights), ("unexpected_keys", UnexpectedWeights)):
+        if keys := sorted(report[kind]):
+            raise error(f"{len(keys)} weights, first {keys[0]}", where=str(directory))
     check_finite(((n, p.detach()) for n, p in model.named_parameters()), where=str(directory))
+    own_memory(model)
     return model.eval()
 
 
@@ -85,7 +90,7 @@ def stored_hf_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def check_hf_weights(directory: Path) -> None:
-    """Compare what is stored with what the network needs, by the headers alone.
+    """Compare what a policy's directory stores with what its network needs, by the headers alone.
 
     Raises:
         MissingWeights, UnexpectedWeights, MismatchedWeights: with the number of weights and the first.

@@ -19,13 +19,13 @@ _COMMIT = re.compile(r"^[0-9a-f]{40}$")
 _WANTED = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.py", "*.md", "LICENSE*")
 
 
-def resolve(spec: str, revision: str | None, *, where: str) -> Path:
+def resolve(spec: str, revision: str | None, *, where: str, pin: str) -> Path:
     """The directory that `spec` names.
 
     Args:
         spec: a directory, ``bundled:NAME``, or ``owner/name`` on the hub.
         revision: commit hash; for hub ids only, and required there.
-        where: configuration key, for messages.
+        where, pin: configuration keys of the two, for messages.
 
     Raises:
         ConfigError: an unknown base, a revision where there is none or none where there must be one, or a hub that
@@ -35,7 +35,7 @@ def resolve(spec: str, revision: str | None, *, where: str) -> Path:
         if revision is not None:
             raise ConfigError(
                 f"{spec} is a directory and has no revision",
-                where=f"{where}, policy.revision",
+                where=f"{where}, {pin}",
                 remedy="leave the revision out; it pins a hub id",
             )
         bundled = spec.startswith(_BUNDLED)
@@ -43,7 +43,7 @@ def resolve(spec: str, revision: str | None, *, where: str) -> Path:
     if revision is None or not _COMMIT.match(revision):
         raise ConfigError(
             f"{spec} is no directory here, and as a hub id it needs a commit to be pinned to, not {revision!r}",
-            where=f"{where}, policy.revision",
+            where=f"{where}, {pin}",
             remedy="give the 40 hex digits of a commit from the repository's history, or a directory",
         )
     return _snapshot(spec, revision, where)

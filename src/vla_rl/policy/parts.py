@@ -1,7 +1,7 @@
 """Everything of a checkpoint but its weights, read and checked against each other.
 
 In: a directory and what the configuration says about it. Out: `Parts`, from which the network is loaded, or the first
-broken promise. All of this takes a fraction of a second also for a release of 20 GB, so a mistake costs no loading.
+broken promise. All of this takes two seconds or so, also for a release of 20 GB, so a mistake costs no loading.
 """
 
 from __future__ import annotations
@@ -112,7 +112,11 @@ def find_codec(directory: Path, sources: Sources) -> Path:
         MissingCodec: there is none.
     """
     named = sources.fast_tokenizer
-    found = resolve(named, sources.fast_revision, where="policy.fast_tokenizer") if named else directory / CODEC_DIR
+    found = (
+        resolve(named, sources.fast_revision, where="policy.fast_tokenizer", pin="policy.fast_revision")
+        if named
+        else directory / CODEC_DIR
+    )
     if not (found / "processor_config.json").is_file():
         raise MissingCodec(
             f"there is no FAST artifact in {found}",

@@ -202,7 +202,7 @@ def load_policy(
     if dtype not in DTYPES:
         raise ConfigError(f"no number format {dtype!r}", where="policy.dtype", remedy=f"one of {', '.join(DTYPES)}")
     sources = Sources(norm_tag, fast_tokenizer, fast_revision, joint_frame)
-    parts = read_parts(resolve(checkpoint, revision, where="policy.checkpoint"), sources)
+    parts = read_parts(resolve(checkpoint, revision, where="policy.checkpoint", pin="policy.revision"), sources)
     return VlaPolicy(
         model=parts.network(DTYPES[dtype]),
         tokenizer=parts.tokenizer,

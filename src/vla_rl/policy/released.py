@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from vla_rl.errors import ConfigError
 from vla_rl.policy.layout import EXPERT, HEAD, RELEASED, ROTARY, expected_shapes, native_config
+from vla_rl.policy.native import own_memory, quiet_transformers
 from vla_rl.policy.prompt import STATE_BINS
 from vla_rl.policy.refusals import (
     ActionIds,
@@ -279,35 +277,8 @@ def load_network(opened: Opened, dtype: torch.dtype) -> Any:
     if wrong:
         raise MissingWeights(f"{len(wrong)} weights do not fit, first: {sorted(wrong)[0]}", where=str(opened.directory))
     check_finite(((n, p.detach()) for n, p in model.named_parameters()), where=str(opened.directory))
-    own_memory(model, stored)
+    own_memory(model)
     return model.eval()
-
-
-@torch.no_grad()
-def own_memory(model: Any, mapped: dict[str, Tensor]) -> None:
-    """Copy parameters that still are views of mapped files, one by one.
-
-    A file that is cut short under a mapping kills the process that reads it; and where a tensor starts in a file would
-    decide its alignment, hence how a matrix product rounds.
-    """
-    files = {tensor.untyped_storage().data_ptr() for tensor in mapped.values()}
-    for parameter in model.parameters():
-        if parameter.untyped_storage().data_ptr() in files:
-            parameter.data = parameter.data.clone()
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Without transformers' progress bars, which would stand between ours."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _missing_of_expert(opened: Opened) -> list[str]:
