@@ -1,7 +1,7 @@
 # vla_rl. `make` or `make help` lists the targets; two commands do everything: `make run` and `make test`.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup gl run test test-slow lint type bench clean
+.PHONY: help setup gl run test test-slow lint type check-lerobot bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3; do \
 GL_PACKAGE := libosmesa6
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.installed ## create .venv and install the tested versions (seconds when nothing changed)
 
@@ -45,8 +45,16 @@ lint: setup ## style and import order
 type: setup ## static types
 	@$(BIN)/pyright
 
+check-lerobot: gl ## the lerobot package, in an environment of its own, reads our demonstrations bit for bit (downloads gigabytes)
+	@test -x .venv-lerobot/bin/python || "$(PYTHON)" -m venv .venv-lerobot
+	@.venv-lerobot/bin/python -m pip install --quiet --disable-pip-version-check 'lerobot[dataset]==0.6.1'
+	@rm -rf outputs/check-lerobot
+	@$(BIN)/python tests/sft/check_with_lerobot.py record outputs/check-lerobot
+	@.venv-lerobot/bin/python tests/sft/check_with_lerobot.py check outputs/check-lerobot
+	@$(BIN)/python tests/sft/check_with_lerobot.py read outputs/check-lerobot
+
 bench: gl ## the benchmarks, each against its ceiling
 	@$(BIN)/python benchmarks/pace.py
 
 clean: ## remove the virtual environment and caches (never outputs/)
-	@rm -rf $(VENV) .pytest_cache .ruff_cache
+	@rm -rf $(VENV) .venv-lerobot .pytest_cache .ruff_cache

@@ -6,7 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_rl.errors import ConfigError
-from vla_rl.seeds import BANDS, check_disjoint, check_use, format_seeds, parse_seeds, stream
+from vla_rl.seeds import (
+    BANDS,
+    BURNED,
+    burned_seeds,
+    check_disjoint,
+    check_fresh,
+    check_use,
+    format_seeds,
+    parse_seeds,
+    stream,
+)
 
 
 def test_ranges_are_inclusive_and_order_is_kept():
@@ -57,6 +67,42 @@ def test_training_on_a_held_out_seed_is_refused():
     check_disjoint([1, 2], [3])
     with pytest.raises(ConfigError, match="2-3"):
         check_disjoint([1, 2, 3], [2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("seed", "protocol", "fresh"),
+    [
+        (0, "sim100b", True),
+        (10000, "sim100b", True),
+        (700000, "sim100-spawn2", True),
+        (300, "sim100b", False),
+        (399, "sim100-30hz-spawn2-h10", False),
+        (219, "sim100", False),
+        (1000, "sim100b-h15", False),
+        (1000, "sim100b-spawn2", True),  # another spawn: nobody has seen that state
+        (200000, "sim100b-spawn2", False),
+    ],
+)
+def test_nothing_is_confirmed_on_seeds_that_something_was_decided_on(seed, protocol, fresh):
+    if fresh:
+        check_fresh([seed], protocol, where="test")
+    else:
+        with pytest.raises(ConfigError, match=f"seed {seed} can confirm nothing"):
+            check_fresh([10001, seed], protocol, where="test")
+
+
+def test_the_confirmatory_bands_are_not_burned_and_every_training_seed_is():
+    for protocol in ("sim100b", "sim100b-spawn2"):
+        burned = burned_seeds(protocol)
+        assert set(burned) <= set(BURNED)
+        for band in BANDS:
+            inside = any(b.first <= band.first and band.last <= b.last for b in burned)
+            apart = all(b.last < band.first or band.last < b.first for b in burned)
+            assert inside or apart
+            if "confirmatory" in band.purpose or "held-out" in band.purpose:
+                assert apart
+            if band.uses & {"train", "demos"} and band.first >= 100000:
+                assert inside
 
 
 def test_streams_repeat_and_differ_in_purpose_and_in_every_key():

@@ -1,4 +1,4 @@
-"""Named random streams and the registry of seed bands.
+"""Named random streams, the registry of seed bands and that of burned seeds.
 
 In: a purpose and integer keys, or seed text such as ``"0-99,300"``. Out: independent `numpy` generators and checked
 seed tuples. Two purposes never share a stream, and two uses never share a band; what a stream is used for is not
@@ -90,6 +90,67 @@ BANDS: tuple[Band, ...] = (
 )
 
 
+@dataclass(frozen=True)
+class Burned:
+    """Environment seeds that something was already decided on: a result on them confirms nothing.
+
+    Attributes:
+        first, last: the range, inclusive.
+        spawns: under which spawns; a seed of another spawn is another initial state.
+        decided: what.
+    """
+
+    first: int
+    last: int
+    spawns: frozenset[str]
+    decided: str
+
+
+_V1, _BOTH = frozenset({"v1"}), frozenset({"v1", "v2"})
+BURNED: tuple[Burned, ...] = (
+    Burned(200, 219, _BOTH, "watched during training, feeds the wires"),
+    Burned(300, 399, _BOTH, "the choice of the bundled base, the scripted expert, ablations of servo, home and timing"),
+    Burned(500, 599, _BOTH, "probes and preflights"),
+    Burned(1000, 2999, _V1, "tuning, gates and training of the documented experiments"),
+    Burned(100000, 599999, _BOTH, "demonstrations and training streams"),
+)
+
+
+def burned_seeds(protocol: str) -> tuple[Burned, ...]:
+    """The seeds that a confirmatory read under a protocol must not use, with what was decided on them.
+
+    They are the same for every protocol with the same spawn: servo, timing and horizon change what happens on a seed,
+    but not which state it is. Whoever tunes anything on further seeds adds them to `BURNED` in the same commit. What a
+    registered read has opened is not kept here but in that registration's ledger.
+
+    Args:
+        protocol: a protocol's id, e.g. ``"sim100b-spawn2"``.
+    """
+    spawn = "v2" if "spawn2" in protocol.split("-") else "v1"
+    return tuple(burned for burned in BURNED if spawn in burned.spawns)
+
+
+def check_fresh(seeds: Iterable[int], protocol: str, *, where: str) -> None:
+    """Refuse to confirm anything on burned seeds. For confirmatory reads of registrations; development may reuse seeds.
+
+    Args:
+        seeds: environment seeds of the read.
+        protocol: a protocol's id.
+        where: the configuration key that named the seeds.
+
+    Raises:
+        ConfigError: naming the first burned seed and what was decided on it.
+    """
+    burned = burned_seeds(protocol)
+    for seed in seeds:
+        if hit := next((b for b in burned if b.first <= seed <= b.last), None):
+            raise ConfigError(
+                f"seed {seed} can confirm nothing: {hit.first}-{hit.last} served {hit.decided}",
+                where=where,
+                remedy="seeds that nothing was decided on, such as 10000-10199",
+            )
+
+
 def check_use(seeds: Iterable[int], use: str, *, where: str) -> None:
     """Refuse seeds whose band is not open to `use`.
 
@@ -102,8 +163,8 @@ def check_use(seeds: Iterable[int], use: str, *, where: str) -> None:
         ConfigError: naming the first offending seed, its band and the bands that are open to this use.
     """
     for seed in seeds:
-        band = next((b for b in BANDS if b.first <= seed <= b.last), None)
-        if band is None or use not in band.uses:
+        if not is_open(seed, use):
+            band = next((b for b in BANDS if b.first <= seed <= b.last), None)
             reserved = f"reserved for: {band.purpose}" if band else "in no registered band"
             open_bands = ", ".join(f"{b.first}-{b.last}" for b in BANDS if use in b.uses)
             raise ConfigError(
@@ -111,6 +172,11 @@ def check_use(seeds: Iterable[int], use: str, *, where: str) -> None:
                 where=where,
                 remedy=f"seeds open to {use}: {open_bands}",
             )
+
+
+def is_open(seed: int, use: str) -> bool:
+    """Whether the band of a seed is open to `use`."""
+    return any(band.first <= seed <= band.last and use in band.uses for band in BANDS)
 
 
 def check_disjoint(train: Iterable[int], held_out: Iterable[int]) -> None:

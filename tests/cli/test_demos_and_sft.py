@@ -23,19 +23,27 @@ def vla_rl(*arguments):
 @pytest.fixture(scope="module")
 def demos(tmp_path_factory):
     directory = tmp_path_factory.mktemp("demos") / "small"
-    seeds = ("demos.seeds=100000-100002", "demos.shard_seeds=1", "demos.workers=1")
+    seeds = ("demos.seeds=100000-100001", "demos.shard_episodes=1", "demos.workers=1", "sim.image_px=56")
     stopped = vla_rl("demos", *seeds, f"run.dir={directory}", "run.max_wall_s=0", "--json")
     assert stopped.returncode == 0 and not json.loads(stopped.stdout)["complete"]
     assert f"run.resume={directory}" in stopped.stderr
     done = vla_rl("demos", f"run.resume={directory}", "demos.workers=2", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["complete"]
+    assert json.loads(done.stdout)["complete"] and (directory / "meta/info.json").is_file()
     return directory
 
 
 def test_recording_into_a_used_directory_is_refused(demos):
     again = vla_rl("demos", "demos.seeds=100000-100002", f"run.dir={demos}")
     assert again.returncode == 2 and f"run.resume={demos}" in again.stderr
+
+
+def test_recycling_refuses_what_its_own_run_decides(tmp_path):
+    for override, message in (("sim.image_px=224", "the simulator of their own run"), ("demos.seeds=1000", "nothing")):
+        refused = vla_rl("demos", f"demos.from_run={tmp_path}", override)
+        assert refused.returncode == 2 and message in refused.stderr, refused.stderr
+    bare = vla_rl("demos", f"demos.from_run={tmp_path}")
+    assert bare.returncode == 2 and "no training run here" in bare.stderr
 
 
 def test_a_stopped_training_goes_on_to_the_same_policy(demos, tmp_path):
@@ -47,6 +55,8 @@ def test_a_stopped_training_goes_on_to_the_same_policy(demos, tmp_path):
     assert vla_rl("sft", f"run.resume={parts}").returncode == 0
     first, second = (load_file(d / "policy" / "model.safetensors") for d in (whole, parts))
     assert all((first[name] == second[name]).all() for name in first)
+    scene = json.loads((whole / "policy" / "training_scene.json").read_text())
+    assert scene["protocol"] == "sim100b" and len(scene["scene_hash"]) == 64
 
 
 def test_training_starts_from_a_model_that_is_given_action_tokens_and_goes_on_from_its_policy(demos, tmp_path, capfd):

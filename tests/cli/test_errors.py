@@ -19,7 +19,7 @@ def vla_rl(*arguments, **environment):
     ("arguments", "expected"),
     [
         (["train", "geometry.seds=4"], "did you mean geometry.seeds?"),
-        (["train", "reward=v9"], "options: v1, v1_floored"),
+        (["train", "reward=v9"], "options: v1, v1_floored, v2"),
         (["train", "run.device=tpu"], "auto, cpu, cuda"),
         (["train", "eval.seeds=200000"], "may not be used for eval"),
         (["train", "geometry.train_seed_base=300"], "may not be used for train"),
@@ -29,6 +29,9 @@ def vla_rl(*arguments, **environment):
         (["eval", "eval.frames=black"], "own, foreign"),
         (["eval", "eval.frames=foreign", "eval.seeds=300"], "two seeds"),
         (["eval", "policy=expert", "sampler.batch_rows=3"], "sampler.batch_rows"),
+        (["eval", "eval.seeds=300-301", "--video", "302"], "302 is not evaluated"),
+        (["eval", "--video", "first"], "'first' is no seed"),
+        (["train", "eval.traces=true"], "eval.traces"),
         (["train", "optim.lr=nan"], "finite"),
         (["train", "loss.weighting=foo"], "token, episode"),
         (["eval", "eval.seeds=3-1"], "backwards"),
@@ -48,11 +51,33 @@ def test_a_mistake_is_named_with_its_remedy(tmp_path, arguments, expected):
     assert done.stdout == ""
 
 
+# Hides every GL library from ctypes in this process and its children, as on a bare machine.
+BARE_MACHINE = """
+import ctypes, ctypes.util
+load, find = ctypes.CDLL.__init__, ctypes.util.find_library
+def init(self, name, *args, **kwargs):
+    if any(word in str(name) for word in ("EGL", "OSMesa", "GL.so", "OpenGL")):
+        raise OSError(f"{name}: cannot open shared object file")
+    load(self, name, *args, **kwargs)
+ctypes.CDLL.__init__ = init
+names = ("EGL", "OSMesa", "GL", "OpenGL", "GLESv2", "GLX")
+ctypes.util.find_library = lambda name: None if name in names else find(name)
+"""
+
+
 @pytest.mark.parametrize("command", ["train", "eval", "demos"])
-def test_a_missing_gl_library_names_the_package(command, tmp_path):
-    done = vla_rl(command, f"run.dir={tmp_path / 'out'}", MUJOCO_GL="disable")
+def test_a_missing_gl_library_names_the_package(command, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(BARE_MACHINE)
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = vla_rl(command, f"run.dir={tmp_path / 'out'}", PYTHONPATH=path)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "apt-get install -y --no-install-recommends libosmesa6" in done.stderr
+
+
+def test_rendering_that_was_switched_off_is_switched_on_again_not_installed(tmp_path):
+    done = vla_rl("eval", f"run.dir={tmp_path / 'out'}", MUJOCO_GL="disable")
+    assert done.returncode == 2 and "unset MUJOCO_GL" in done.stderr and "apt-get" not in done.stderr
 
 
 @pytest.mark.parametrize("command", ["train", "eval", "demos", "sft"])

@@ -57,6 +57,10 @@ def test_a_run_writes_the_files_of_the_contract(finished):
         assert (directory / name).is_file(), name
     assert [row["step"] for row in rows(directory, "train.jsonl")] == [1, 2]
     assert [row["step"] for row in rows(directory, "eval.jsonl")] == [0, 2]
+    scene = json.loads((directory / "manifest.json").read_text())["launches"][0]["scene"]
+    assert scene["scene_hash"] and scene["max_replans"] == 5  # 150 ticks, 30 at a time
+    for row in rows(directory, "eval.jsonl"):
+        assert (row["protocol"], row["scene_hash"]) == (scene["protocol"], scene["scene_hash"])
     episodes = rows(directory, "episodes.jsonl")
     assert [e["phase"] for e in episodes].count("train") == 8 and [e["phase"] for e in episodes].count("eval") == 4
     assert summary["finished"] and summary["read"]["success"]["pairs"] == 2

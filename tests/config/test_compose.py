@@ -1,5 +1,6 @@
 """Composition: typed keys, named mistakes, plain output."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from vla_rl import paths
 from vla_rl.config.compose import compose, options
-from vla_rl.config.keys import key_help
+from vla_rl.config.keys import check_section, key_help
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import ROOTS, GeometryConfig
 from vla_rl.errors import ConfigError
@@ -46,12 +47,20 @@ def test_keys_can_be_set_but_neither_added_nor_deleted(override):
     assert "adds or deletes" in mistake(override)
 
 
+def test_seeds_with_commas_need_no_quotes():
+    assert compose("eval", ["eval.seeds=300,305-307"]).tree["eval"]["seeds"] == "300,305-307"
+    assert compose("eval", ["eval.seeds='300,301'"]).tree["eval"]["seeds"] == "300,301"
+    assert compose("config", ["geometry.seeds=4"]).tree["geometry"]["seeds"] == 4
+    assert "geometry.seeds" in mistake("geometry.seeds=4,5")
+
+
 def test_every_missing_value_is_listed():
     assert "sft.demos" in mistake(primary="sft")
 
 
 def test_every_option_of_every_group_composes_and_is_plain_json():
-    for group in sorted(p.name for p in paths.conf_dir().iterdir() if p.is_dir()):
+    root = paths.conf_dir()
+    for group in sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_dir()):
         for option in options(group):
             primary = "config"
             tree = compose(primary, [f"{group}={option}"]).tree
@@ -108,6 +117,29 @@ def test_every_key_explains_itself():
 def test_an_impossible_value_is_refused_with_what_it_may_be(override):
     message = mistake(override)
     assert "it must be" in message and override.split("=")[0] in message
+
+
+def test_a_nested_group_is_chosen_by_its_path_and_its_keys_are_checked_like_any_other():
+    look = compose("demos", ["sim/look=lens", "sim.look.noise_counts=3"]).tree["sim"]["look"]
+    assert (look["lens"], look["blur_px"], look["noise_counts"]) == ("equidistant", 0.7, 3.0)
+    assert "did you mean sim/look=lens?" in mistake("sim/look=lense")
+    assert "did you mean sim.look.lens?" in mistake("sim.look.lenz=fitted")
+    assert "choose an option with sim/look=" in mistake("sim.look=lens")
+    for override in ("sim.look.lens=fish", "sim.look.noise_counts=-1", "sim.look.shadow_strength=nan"):
+        message = mistake(override)
+        assert "it must be" in message and override.split("=")[0] in message
+    listed = {path: value for path, value, _ in key_help("demos", compose("demos", ["sim/look=full"]).tree)}
+    assert listed["sim.look.clutter"] == "patches" and "sim.look" not in listed
+
+
+def test_a_section_from_elsewhere_is_checked_against_its_schema():
+    values = dataclasses.asdict(GeometryConfig())
+    check_section("geometry", GeometryConfig, values)
+    for change, message in (({"draws": 1}, "at least 2"), ({"drawz": 1}, "no key geometry.drawz")):
+        with pytest.raises(ConfigError, match=message):
+            check_section("geometry", GeometryConfig, values | change)
+    with pytest.raises(ConfigError, match="no value for geometry.draws"):
+        check_section("geometry", GeometryConfig, {k: v for k, v in values.items() if k != "draws"})
 
 
 def test_a_key_that_nothing_reads_fails_the_run():

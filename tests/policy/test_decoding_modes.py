@@ -10,7 +10,7 @@ import torch
 from policy_support import MINI, TASK, released_artifact
 
 from vla_rl.errors import ConfigError
-from vla_rl.policy import decode
+from vla_rl.policy import decode, reference
 from vla_rl.policy.decode import Decoder
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.grammar import Grammar
@@ -19,7 +19,7 @@ from vla_rl.policy.noise import gumbel_noise
 from vla_rl.policy.normalise import NormStats
 from vla_rl.policy.policy import VlaPolicy, new_twin
 from vla_rl.policy.prompt import Observation
-from vla_rl.policy.reference import ReferenceDecoder, span
+from vla_rl.policy.reference import longest_answer, span
 from vla_rl.policy.sampler import DecodeCounts, GrammarSampler, Prediction, PredictRequest, distinct
 
 TEXT = 5  # an id of the text vocabulary
@@ -146,12 +146,12 @@ def test_prefill_and_every_step_give_a_row_the_same_bits_whatever_else_is_in_the
 # ---------------------------------------------------------------------------------------------------------- reference
 @torch.no_grad()
 def test_reference_ids_are_those_of_transformers_generate(policy, observations):
-    decoder = ReferenceDecoder(policy, 8)
+    decoder = policy.decoder(8, unconstrained=longest_answer(policy))
     frames, state = policy.frames_tensor(observations), policy.state_tensor(observations)
-    logits, ids = decoder._decoder.prefill(frames, state), []
+    logits, ids = decoder.prefill(frames, state), []
     for _ in range(12):
         ids.append(logits.argmax(-1))
-        logits = decoder._decoder.step(ids[-1])
+        logits = decoder.step(ids[-1])
     batch = policy.prompt_batch(observations)
     for key in ("input_ids", "attention_mask", "mm_token_type_ids"):
         batch[key] = batch[key][:, :-1]  # the release writes <action_start> itself
@@ -165,6 +165,12 @@ class ScriptedDecoder:
     def __init__(self, rows: Sequence[Sequence[int]], vocabulary: int, eos: int) -> None:
         self.rows, self.vocabulary, self.eos, self.at = rows, vocabulary, eos, 0
 
+    def width(self, _: int) -> int:
+        return len(self.rows)
+
+    def narrowed(self, _: int) -> ScriptedDecoder:
+        return self
+
     def prefill(self, *_: object) -> torch.Tensor:
         return self.step(None)
 
@@ -177,9 +183,8 @@ class ScriptedDecoder:
 def scripted(policy: VlaPolicy, requests: Sequence[PredictRequest], answers: Sequence[Sequence[int]]):
     """Predictions in mode reference of a network that says `answers`."""
     sampler = GrammarSampler(batch_rows=len(answers), policy=policy, run_seed=0, mode="reference")
-    assert sampler._reference is not None
-    decoder = ScriptedDecoder(answers, policy.prompt.ids.base_size, sampler._reference._eos)
-    sampler._reference._decoder = decoder  # type: ignore[assignment]
+    eos = policy.tokenizer.token_to_id("<|im_end|>")
+    sampler._decoder = ScriptedDecoder(answers, policy.prompt.ids.base_size, eos)  # type: ignore[assignment]
     return sampler.sample(requests[: len(answers)], 0.0)
 
 
@@ -243,9 +248,9 @@ def test_the_span_of_an_answer_is_as_documented(policy: VlaPolicy):
         assert span(np.array(said, dtype=np.int64), ids, 512).tolist() == kept
 
 
-def test_a_real_reference_batch_equals_its_rows_alone(policy: VlaPolicy, requests):
+def test_a_real_reference_batch_equals_its_rows_alone(policy: VlaPolicy, requests, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(reference, "STEPS_PER_TICK", 1)
     sampler = GrammarSampler(batch_rows=4, policy=policy, run_seed=0, mode="reference")
-    sampler._reference.longest = 40  # type: ignore[union-attr]
     together = sampler.sample(requests[:4], 0.0)
     assert all(same(sampler.sample([r], 0.0)[0], t) for r, t in zip(requests[:4], together, strict=True))
 

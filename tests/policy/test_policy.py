@@ -12,7 +12,7 @@ import torch
 from policy_support import MINI, TASK
 from safetensors.torch import load_file, save_file
 
-from vla_rl.errors import ConfigError, VlaRlError
+from vla_rl.errors import ConfigError, IntegrityError, VlaRlError
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.logprob import pad_streams, score_rows
 from vla_rl.policy.normalise import NormStats
@@ -256,6 +256,17 @@ def test_unknown_checkpoints_and_heads_are_refused(saved: Path, tmp_path: Path):
         load_policy(checkpoint=str(saved), device="cpu", serve_head="flow", task=TASK)
     with pytest.raises(ConfigError, match="no_such_base"):
         load_policy(checkpoint="bundled:no_such_base", device="cpu", serve_head="ar", task=TASK)
+
+
+def test_a_checkpoint_carries_the_scene_it_was_trained_in(saved: Path, tmp_path: Path):
+    policy = load(saved)
+    assert policy.training_scene is None and not policy.allow_scene_mismatch  # an older checkpoint does not know
+    policy.training_scene = {"protocol": "sim100b", "scene_hash": "ab12", "look": {"name": "plain"}}
+    policy.save(tmp_path / "known")
+    assert load(tmp_path / "known").training_scene == policy.training_scene
+    (tmp_path / "known" / "training_scene.json").write_text("{")
+    with pytest.raises(IntegrityError, match="training scene"):
+        load(tmp_path / "known")
 
 
 def test_parts_of_two_checkpoints_are_refused(saved: Path, tmp_path: Path, stats: NormStats):

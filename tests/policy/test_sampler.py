@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -90,6 +91,34 @@ def test_a_row_feels_neither_its_slot_nor_its_neighbours_nor_the_batch_order(pol
     assert all(same(shuffled[k], together[i]) for k, i in enumerate(order))
     assert all(same(sampler.sample([r], 1.0)[0], t) for r, t in zip(requests[:3], together, strict=False))
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize(("threads", "lanes"), [(1, 1), (2, 2), (3, 2)], indirect=["threads"])
+def test_lanes_asked_at_the_same_time_answer_as_one_sampler_does(policy, requests, threads: int, lanes: int):
+    sampler = GrammarSampler(batch_rows=4, policy=policy, run_seed=7)
+    alone = sampler.sample(requests, 1.0)
+    used = set()
+
+    def ask(lane: GrammarSampler) -> list[Prediction]:
+        answers = [lane.sample(requests, 1.0) for _ in range(4)]
+        used.add(torch.get_num_threads())
+        assert all(all(map(same, answers[0], answer)) for answer in answers[1:])
+        return answers[-1]
+
+    with sampler.lanes(2) as several, ThreadPoolExecutor(2) as threads_of_lanes:
+        assert len(several) == lanes and several[0] is sampler
+        for answer in threads_of_lanes.map(ask, several):
+            assert all(map(same, answer, alone))
+    assert used == {1} and torch.get_num_threads() == threads
+
+
+def test_a_row_of_the_full_size_twin_does_not_feel_the_width_of_its_batch(boat_policy, observations):
+    requests = [PredictRequest(o, seed=300 + i, draw=0, replan=0) for i, o in enumerate(observations * 2)]
+    sampler = GrammarSampler(batch_rows=16, policy=boat_policy, run_seed=7)
+    assert [sampler._decoder.width(rows) for rows in (1, 4, 5, 9, 13, 16)] == [4, 4, 8, 12, 16, 16]
+    widest = sampler.sample(requests, 0.7)
+    for rows in (1, 5, 12):
+        assert all(map(same, sampler.sample(requests[-rows:], 0.7), widest[-rows:]))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3], indirect=True)

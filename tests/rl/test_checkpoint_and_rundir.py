@@ -194,6 +194,19 @@ def test_another_base_policy_is_refused_on_resume(tmp_path):
         run.check_base("b" * 64)
 
 
+def test_the_scene_is_in_the_manifest_of_every_launch_and_another_one_is_refused(tmp_path):
+    scene = {"protocol": "sim100b", "scene_hash": "a1", "max_replans": 30, "image_px": 112}
+    first = create(tmp_path / "run")
+    first.record_scene(scene)
+    first.close()
+    again = RunDir.resume(tmp_path / "run", config=CONFIG, manifest={}, free=())
+    again.record_scene({**scene, "max_replans": 15})
+    launches = json.loads((tmp_path / "run" / MANIFEST).read_text())["launches"]
+    assert [launch["scene"]["max_replans"] for launch in launches] == [30, 15]
+    with pytest.raises(IntegrityError, match="scene_hash a1 -> b2"):
+        again.record_scene({**scene, "scene_hash": "b2"})
+
+
 def test_the_heartbeat_is_whole_json_at_any_time_and_remembers(tmp_path):
     run = create(tmp_path / "run")
     assert run.last_heartbeat() == {}

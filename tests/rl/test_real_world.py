@@ -67,7 +67,7 @@ def fingerprint(result):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_one_and_two_workers_give_the_serial_episodes_bit_for_bit(policy, reference, workers):
-    with ProcessPool(workers=workers, timeout_s=120.0, env_spec=SIM) as pool:
+    with ProcessPool(workers=workers, groups=2, timeout_s=120.0, env_spec=SIM) as pool:
         assert fingerprint(wave(policy, pool)) == fingerprint(reference)
 
 

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from toy_world import spec
+from toy_world import PX, spec
 
 from vla_rl.errors import ConfigError, MachineError, RolloutError
 from vla_rl.rollout.pool import ProcessPool, SerialPool
@@ -20,7 +21,9 @@ PLUGINS = ("toy_world",)
 
 def processes(env_spec, workers=2, timeout_s=20.0, events=None):
     sink = events.append if events is not None else (lambda event: None)
-    return ProcessPool(workers=workers, timeout_s=timeout_s, env_spec=env_spec, plugins=PLUGINS, on_event=sink)
+    return ProcessPool(
+        workers=workers, groups=2, timeout_s=timeout_s, env_spec=env_spec, plugins=PLUGINS, on_event=sink
+    )
 
 
 def script(pool, slots=5, chunks=4):
@@ -37,12 +40,29 @@ def script(pool, slots=5, chunks=4):
     ]
 
 
-def test_one_and_two_workers_and_no_worker_answer_alike_bit_for_bit():
+def test_one_and_two_workers_and_no_worker_answer_and_describe_themselves_alike_bit_for_bit():
     with SerialPool(env_spec=spec(), plugins=PLUGINS) as serial:
-        expected = script(serial)
+        expected, told = script(serial), serial.describe()
     for workers in (1, 2):
         with processes(spec(), workers) as pool:
-            assert script(pool) == expected
+            assert pool.describe() == told and script(pool) == expected
+
+
+def test_a_simulator_is_described_by_its_own_words_or_by_its_attributes():
+    with SerialPool(env_spec=spec(max_chunks=5), plugins=PLUGINS) as pool:
+        own = {"protocol": "toy", "scene_hash": "00000000", "max_replans": 5, "image_px": PX, "look": "bare"}
+        assert pool.describe() == own
+    with SerialPool(env_spec=spec(max_chunks=5, world="AttributeWorld"), plugins=PLUGINS) as pool:
+        told = {"protocol": "toy-by-attributes", "scene_hash": None, "max_replans": 5, "image_px": None}
+        assert pool.describe() == told  # 14 ticks, 3 at a time
+
+
+def test_a_simulator_that_does_not_tell_how_long_an_episode_is_can_be_played_but_not_described():
+    for pool in (SerialPool(env_spec=spec(world="ToyWorld"), plugins=PLUGINS), processes(spec(world="ToyWorld"), 1)):
+        with pool:
+            with pytest.raises(ConfigError, match="how many predicts") as caught:
+                pool.describe()
+            assert "max_replans" in caught.value.remedy and pool.reset([(0, 100)])[0].lost is None
 
 
 def test_frames_come_in_camera_order_and_the_chunk_is_cut_to_what_the_environment_executes():
@@ -63,6 +83,7 @@ def test_a_faulty_worker_is_named_and_replaced_and_its_slots_come_back_lost(tmp_
         assert results[0].lost is None and results[0].observation is not None
         assert results[1].observation is None and "worker 1" in results[1].lost
         assert [event.worker for event in events] == ["worker 1"]
+        assert results[1].at_fault
         assert pool.reset([(1, 101)])[0].lost is None  # the replacement serves the same slot
 
 
@@ -72,7 +93,7 @@ def test_other_episodes_of_a_lost_worker_come_back_lost_without_costing_another_
         pool.reset([(0, 100), (1, 101)])
         assert pool.reset([(2, 103)])[0].lost
         results = pool.step([(0, np.zeros((30, 6))), (1, np.zeros((30, 6)))])
-        assert all(r.lost for r in results) and len(events) == 1
+        assert all(r.lost and not r.at_fault for r in results) and len(events) == 1
 
 
 def test_a_worker_killed_from_outside_while_idle_is_replaced():
@@ -80,20 +101,25 @@ def test_a_worker_killed_from_outside_while_idle_is_replaced():
         pool.reset([(0, 100)])
         os.kill(pool.worker_pids()[0], signal.SIGKILL)
         time.sleep(0.2)
-        assert "died" in pool.step([(0, np.zeros((30, 6)))])[0].lost
+        lost = pool.step([(0, np.zeros((30, 6)))])[0]
+        assert "died" in lost.lost and not lost.at_fault  # nothing was asked of it when it died
         assert pool.reset([(0, 100)])[0].lost is None
 
 
 def test_a_machine_without_gl_is_one_user_error_in_the_parent_and_no_retry():
-    with processes(spec("no_gl"), workers=1) as pool, pytest.raises(MachineError) as caught:
-        pool.reset([(0, 100)])
-    assert caught.value.remedy == "install one"
+    with processes(spec("no_gl"), workers=1) as pool:
+        for ask in (lambda: pool.reset([(0, 100)]), lambda: pool.reset([(0, 100)]), pool.describe):
+            with pytest.raises(MachineError) as caught:
+                ask()
+            assert caught.value.remedy == "install one"
 
 
 def test_an_environment_that_can_never_be_built_is_lost_every_time_with_its_own_error_in_the_reason():
     with processes(spec("cannot_build"), workers=1) as pool:
         for _ in range(2):
             assert "the model file is broken" in pool.reset([(0, 100)])[0].lost
+        with pytest.raises(RolloutError, match="the model file is broken"):
+            pool.describe()
 
 
 def test_the_serial_pool_raises_at_once():
@@ -111,6 +137,18 @@ def test_senseless_pools_are_refused():
         processes(spec(), workers=0)
     with pytest.raises(ConfigError):
         processes(spec(), timeout_s=0)
+    with pytest.raises(ConfigError):
+        ProcessPool(workers=1, groups=0, timeout_s=1.0, env_spec=spec(), plugins=PLUGINS)
+
+
+def test_a_pool_that_is_closed_while_a_worker_hangs_does_not_wait_for_the_watchdog():
+    pool = processes(spec("hang@in_step", 100), workers=1, timeout_s=600.0)
+    pool.reset([(0, 100)])
+    with ThreadPoolExecutor(1) as thread:
+        step = thread.submit(pool.step, [(0, np.zeros((30, 6)))])
+        time.sleep(0.2)
+        pool.close()
+        assert step.result(timeout=60)[0].lost
 
 
 def test_workers_have_one_thread_and_leave_when_the_pool_is_closed():
@@ -130,7 +168,7 @@ def test_workers_leave_when_their_parent_is_killed(tmp_path):
         "from toy_world import spec\n"
         "from vla_rl.rollout.pool import ProcessPool\n"
         "if __name__ == '__main__':\n"
-        "    pool = ProcessPool(workers=1, timeout_s=20.0, env_spec=spec(), plugins=('toy_world',))\n"
+        "    pool = ProcessPool(workers=1, groups=2, timeout_s=20.0, env_spec=spec(), plugins=('toy_world',))\n"
         "    pool.reset([(0, 100)]); print(pool.worker_pids()[0], flush=True); time.sleep(60)\n"
     )
     file = tmp_path / "parent.py"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
+from scripted import Scripted, digest, fingerprint
 from tiny_policy import tiny_policy, tiny_sampler
 from toy_world import spec
 
@@ -15,10 +14,12 @@ from vla_rl.policy.logprob import score_rows
 from vla_rl.policy.prompt import Observation
 from vla_rl.rollout.events import EpisodeDone, EpisodeRestarted, PredictRound
 from vla_rl.rollout.pool import ProcessPool, SerialPool
-from vla_rl.rollout.records import EpisodeSpec, Row, decode_counts
-from vla_rl.rollout.wave import lockstep_rounds, run_wave
+from vla_rl.rollout.records import EpisodeSpec, decode_counts
+from vla_rl.rollout.rounds import planned_rounds, slot_groups
+from vla_rl.rollout.wave import run_wave
 
 PLUGINS = ("toy_world",)
+BEFORE_GROUPS = "11588551a7094b40"  # of the lockstep loop that came before
 SPECS = [EpisodeSpec(seed, draw) for seed in (100, 101, 102) for draw in (0, 1)]
 
 
@@ -34,18 +35,6 @@ def wave(sampler, pool, specs=SPECS, slots=4, **kwargs):
 
 def serial(**kwargs):
     return SerialPool(env_spec=spec(**kwargs), plugins=PLUGINS)
-
-
-def fingerprint(result):
-    """Everything of a wave but wall times, comparable with ==."""
-    rows = [
-        [
-            v.tobytes() if isinstance(v, np.ndarray) else v
-            for v in (getattr(row, f.name) for f in dataclasses.fields(Row))
-        ]
-        for row in result.rows
-    ]
-    return [dataclasses.replace(e, wall_s=0.0) for e in result.episodes], rows
 
 
 @pytest.fixture(scope="module")
@@ -81,30 +70,33 @@ def test_a_subset_of_the_specs_gives_the_same_episodes(sampler, reference):
     assert fingerprint(part)[0] == [episodes[3], episodes[2]]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_worker_processes_change_no_episode(sampler, reference, workers):
-    with ProcessPool(workers=workers, timeout_s=20.0, env_spec=spec(), plugins=PLUGINS) as pool:
-        assert fingerprint(wave(sampler, pool)) == fingerprint(reference)
+@pytest.mark.parametrize(
+    ("workers", "groups", "slots"), [(1, 1, 4), (1, 2, 1), (2, 2, 4), (2, 3, 4), (4, 2, 6), (2, 8, 5)]
+)
+def test_neither_worker_processes_nor_groups_change_an_episode(sampler, reference, workers, groups, slots):
+    with ProcessPool(workers=workers, groups=groups, timeout_s=20.0, env_spec=spec(), plugins=PLUGINS) as pool:
+        result = wave(sampler, pool, slots=slots)
+    assert fingerprint(result) == fingerprint(reference)
+    assert result.groups == min(groups, slots)
 
 
 @pytest.mark.parametrize("fault", ["die@in_step", "hang@in_step", "raise@in_reset", "black@in_step"])
 def test_a_lost_episode_is_redone_from_its_key_and_ends_the_same(sampler, reference, tmp_path, fault):
     events = []
     env_spec = spec(fault, 101, str(tmp_path / "once"))
-    with ProcessPool(workers=2, timeout_s=3.0, env_spec=env_spec, plugins=PLUGINS) as pool:
+    with ProcessPool(workers=2, groups=2, timeout_s=3.0, env_spec=env_spec, plugins=PLUGINS) as pool:
         result = wave(sampler, pool, on_event=events.append)
     assert fingerprint(result) == fingerprint(reference)
-    assert (result.predict_rounds, result.mean_predict_batch) == (
-        reference.predict_rounds,
-        reference.mean_predict_batch,
-    )
+    assert result.predict_rounds == planned_rounds([e.replans for e in reference.episodes], slots=4, groups=2)
     restarted = [event.episode_id for event in events if isinstance(event, EpisodeRestarted)]
     assert "seed000101_draw00" in restarted or "seed000101_draw01" in restarted
 
 
 def test_an_episode_that_is_lost_every_time_ends_the_wave_by_name_after_bounded_tries(sampler):
     events, finished = [], []
-    with ProcessPool(workers=1, timeout_s=20.0, env_spec=spec("raise@in_reset", 102), plugins=PLUGINS) as pool:
+    with ProcessPool(
+        workers=1, groups=2, timeout_s=20.0, env_spec=spec("raise@in_reset", 102), plugins=PLUGINS
+    ) as pool:
         with pytest.raises(RolloutError, match="(?s)seed000102_draw00 was lost 3 times.*the physics exploded"):
             wave(
                 sampler,
@@ -140,19 +132,49 @@ def test_episodes_are_handed_over_when_they_end_and_events_count_them(sampler, r
     assert rounds[-1].done == rounds[-1].total == 6 and len([e for e in events if isinstance(e, EpisodeDone)]) == 6
 
 
-@pytest.mark.parametrize("slots", [1, 2, 4, 9])
-def test_the_derived_number_of_rounds_is_the_number_that_an_undisturbed_wave_takes(sampler, slots):
-    events = []
-    with serial() as pool:
-        result = wave(sampler, pool, slots=slots, on_event=events.append)
-    rounds = [e for e in events if isinstance(e, PredictRound)]
-    assert result.predict_rounds == len(rounds)
-    assert result.mean_predict_batch == sum(e.live for e in rounds) / len(rounds)
+def play(sampler, slots, groups, workers=2, seeds=6, **kwargs):
+    specs = [EpisodeSpec(100 + seed) for seed in range(seeds)]
+    with ProcessPool(workers=workers, groups=groups, timeout_s=20.0, env_spec=spec(**kwargs), plugins=PLUGINS) as pool:
+        return [wave(sampler, pool, specs=specs, slots=slots) for slots in slots]
+
+
+def test_the_planned_number_of_rounds_is_the_number_that_an_undisturbed_wave_takes():
+    for groups in (1, 2, 3):
+        for result in play(sampler := Scripted(horizon=4, step_deg=5.0), slots=(1, 2, 4, 9), groups=groups):
+            asked, sampler.asked = sampler.asked[: result.predict_rounds], sampler.asked[result.predict_rounds :]
+            assert len(asked) == result.predict_rounds
+            assert result.mean_predict_batch == sum(map(len, asked)) / len(asked)
+            assert {key for batch in asked for key in batch} == {(r.spec.seed, 0, r.replan) for r in result.rows}
+        assert sampler.asked == []
+
+
+def test_which_episodes_meet_in_a_batch_does_not_depend_on_timing():
+    met = []
+    for workers, slow_seed in ((1, -1), (2, 101), (3, 102)):
+        sampler = Scripted(horizon=4)
+        play(sampler, slots=(3,), groups=2, workers=workers, fault="slow@in_step", fault_seed=slow_seed)
+        met.append(sorted(sampler.asked))
+    assert met[0] == met[1] == met[2]
+    assert {len(batch) for batch in met[0]} == {1, 2}  # three slots in two groups
+
+
+def test_a_sampler_without_lanes_is_asked_in_lockstep():
+    sampler = Scripted(horizon=4, lanes=0)
+    (result,) = play(sampler, slots=(4,), groups=2)
+    assert result.groups == 1 and len(sampler.asked[0]) == 4
+
+
+def test_waves_are_what_they_were_before_slots_formed_groups():
+    for result in play(Scripted(horizon=4, step_deg=5.0), slots=(1, 3), groups=2):
+        assert digest(result) == BEFORE_GROUPS
 
 
 def test_rounds_by_hand():
-    assert lockstep_rounds([3, 1, 2, 4], slots=2) == 7  # slot 0: 3 then 4; slot 1: 1 then 2
-    assert lockstep_rounds([], slots=2) == 0
+    assert planned_rounds([3, 1, 2, 4], slots=2, groups=1) == 7  # slot 0: 3 then 4; slot 1: 1 then 2
+    # Each slot a group, in turns. Slot 0 plays 3; slot 1 plays 1, then 2; both free after 3, and slot 0 is first.
+    assert planned_rounds([3, 1, 2, 4], slots=2, groups=2) == 3 + 3 + 4
+    assert planned_rounds([], slots=2, groups=2) == 0
+    assert [list(group) for group in slot_groups(5, 2)] == [[0, 1], [2, 3, 4]] and len(slot_groups(2, 8)) == 2
 
 
 def test_without_rows_nothing_but_the_rows_is_missing(sampler, reference):

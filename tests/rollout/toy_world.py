@@ -18,6 +18,7 @@ import numpy as np
 from vla_rl.errors import MachineError
 
 PX = 16
+SHAPE = (2, 3, 4, 3)
 HOME_DEG = np.zeros(6)
 
 
@@ -100,12 +101,7 @@ class ToyWorld(gymnasium.Env):
             if Path(self.marker).exists():
                 return
             Path(self.marker).touch()
-        if kind == "die":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if kind == "hang":
-            time.sleep(600)
-        if kind == "raise":
-            raise RuntimeError("the physics exploded")
+        fail(kind)
         if kind == "black":
             self._look = lambda: {
                 "top": np.zeros((PX, PX, 3), np.uint8),
@@ -114,11 +110,60 @@ class ToyWorld(gymnasium.Env):
             }
 
 
+class TellingWorld(ToyWorld):
+    """The same, and it says what it is."""
+
+    def describe(self):
+        return {
+            "protocol": "toy",
+            "scene_hash": "0" * 8,
+            "max_replans": self.max_chunks,
+            "image_px": PX,
+            "look": "bare",
+        }
+
+
+class AttributeWorld(ToyWorld):
+    """The same, with attributes to read instead."""
+
+    protocol = "toy-by-attributes"
+
+    @property
+    def max_ticks(self):
+        return self.max_chunks * self.execute_ticks - 1
+
+
+def fail(kind: str) -> None:
+    """Do what a broken worker does."""
+    if kind == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if kind == "hang":
+        time.sleep(600)
+    if kind == "slow":
+        time.sleep(0.05)
+    if kind == "raise":
+        raise RuntimeError("the physics exploded")
+
+
+def paint(block, slots: list[int]) -> None:
+    """Fill each slot's frames of `SHAPE` with its number plus one; runs in a process of its own."""
+    for slot in slots:
+        block.view(slot, SHAPE)[...] = (slot + 1) % 256
+
+
 def spec(
-    fault: str = "none", fault_seed: int = -1, marker: str = "", *, execute_ticks: int = 3, max_chunks: int = 4
+    fault: str = "none",
+    fault_seed: int = -1,
+    marker: str = "",
+    *,
+    execute_ticks: int = 3,
+    max_chunks: int = 4,
+    world: str = "TellingWorld",
 ) -> dict:
     return {
-        "_target_": "toy_world.ToyWorld",
+        "_target_": f"toy_world.{world}",
         "execute_ticks": execute_ticks,
         "max_chunks": max_chunks,
         "fault": fault,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo  # loaded before any software rasteriser: see vla_rl.rollout.pool.SerialPool
 from sft_support import TINY, record
 
 from vla_rl.policy.policy import VlaPolicy, new_twin
@@ -14,7 +15,7 @@ from vla_rl.sft.dataset import Demonstrations, fit_statistics, open_demonstratio
 
 @pytest.fixture(scope="session")
 def demo_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Demonstrations of six seeds in three shards, recorded by one worker."""
+    """A dataset of three seeds in three shards, recorded by one worker."""
     path = tmp_path_factory.mktemp("demos")
     record(path)
     return path
@@ -22,7 +23,7 @@ def demo_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def demos(demo_dir: Path) -> Demonstrations:
-    return open_demonstrations(demo_dir)
+    return open_demonstrations(demo_dir, chunk_ticks=30, frame_stride=10)
 
 
 @pytest.fixture

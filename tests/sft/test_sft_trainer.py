@@ -28,7 +28,8 @@ def trainer(twin: VlaPolicy, demos: Demonstrations, run_dir: Path, **changes: An
         shift_px=3, state_jitter_bins=2, save_at=[], log_every=2, checkpoint_every_s=1e9, compile=False,
         max_wall_s=None, on_event=lambda event: None,
     )  # fmt: skip
-    rows = training_rows(demos, twin.stats, twin.codec, torch.device("cpu"))
+    run_dir.mkdir(parents=True, exist_ok=True)
+    rows = training_rows(demos, twin.stats, twin.codec, torch.device("cpu"), scratch=run_dir, threads=1)
     return SftTrainer(policy=twin, rows=rows, run_dir=run_dir, **(settings | changes))
 
 

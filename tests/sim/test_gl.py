@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from vla_rl.sim import gl
+from vla_rl.errors import MachineError
+from vla_rl.sim import backend, canary, gl
 
 # Hides every GL library from ctypes, as on a bare machine.
 HIDE_GL = """
@@ -39,23 +41,24 @@ def test_this_machine_renders() -> None:
 
 def test_the_users_choice_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", "OSMesa")
-    assert gl.choose_backend() == "osmesa"
+    assert backend.choose_backend() == "osmesa"
 
 
 def test_egl_comes_before_osmesa_before_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    monkeypatch.setattr(gl, "_loads", lambda name: True)
-    assert gl.choose_backend() == "egl"
-    monkeypatch.setattr(gl, "_loads", lambda name: "OSMesa" in name)
-    assert gl.choose_backend() == "osmesa"
-    monkeypatch.setattr(gl, "_loads", lambda name: "EGL" in name)  # libegl1 alone is not enough
-    assert gl.choose_backend() == "disable"
+    monkeypatch.setattr(backend, "_loads", lambda name: True)
+    assert backend.choose_backend() == "egl"
+    monkeypatch.setattr(backend, "_loads", lambda name: "OSMesa" in name)
+    assert backend.choose_backend() == "osmesa"
+    monkeypatch.setattr(backend, "_loads", lambda name: "EGL" in name)  # libegl1 alone is not enough
+    assert backend.choose_backend() == "disable"
 
 
 def test_without_a_library_physics_works_and_rendering_names_the_package() -> None:
     code = """
 import os
-from vla_rl.sim import gl
+from vla_rl.errors import MachineError
+from vla_rl.sim import backend, canary, gl
 model = gl.mujoco.MjModel.from_xml_string("<mujoco/>")
 gl.mujoco.mj_step(model, gl.mujoco.MjData(model))
 assert "MUJOCO_GL" not in os.environ
@@ -65,13 +68,69 @@ except MachineError as error: print(error)
     assert "apt-get install -y --no-install-recommends libosmesa6" in on_a_bare_machine(code, None)
 
 
-@pytest.mark.parametrize(("backend", "package"), [("osmesa", "libosmesa6"), ("egl", "libegl1 libgl1")])
-def test_a_chosen_backend_without_its_library_names_the_package(backend: str, package: str) -> None:
+@pytest.mark.parametrize(("chosen", "package"), [("osmesa", "libosmesa6"), ("egl", "libegl1 libgl1")])
+def test_a_chosen_backend_without_its_library_names_the_package(chosen: str, package: str) -> None:
     code = "\ntry: import vla_rl.sim.gl\nexcept MachineError as error: print(error)\n"
-    message = on_a_bare_machine(code, backend)
-    assert f"MUJOCO_GL={backend}" in message and package in message
+    message = on_a_bare_machine(code, chosen)
+    assert f"MUJOCO_GL={chosen}" in message and package in message
+
+
+def test_a_misspelt_backend_is_said_to_be_none_and_no_package_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "garbage")
+    with pytest.raises(MachineError, match="MUJOCO_GL=garbage is no rendering backend") as caught:
+        canary.require_rendering()
+    assert "apt-get" not in str(caught.value) and caught.value.remedy == "unset MUJOCO_GL, or set it to egl or osmesa"
+    assert "window" in backend.rendering_error("glfw").what
+
+
+class Machine:
+    """Replaces the interpreter of the canary by a script that behaves by backend, and sees what it was started with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, **cases: str) -> None:
+        monkeypatch.setenv("MUJOCO_GL", "")  # so that what is set from here on is taken back
+        monkeypatch.delenv("MUJOCO_GL")
+        monkeypatch.setattr(backend, "_loads", lambda name: True)
+        script, arms = folder / "python", "".join(f"  {name}) {what} ;;\n" for name, what in cases.items())
+        script.write_text(f"#!/bin/sh\nenv > {folder}/$MUJOCO_GL.env\ncase $MUJOCO_GL in\n{arms}esac\n")
+        script.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(script))
+
+
+RENDERS = """echo '{"backend": "any"}'"""
+BROKEN = """echo '{"what": "egl is broken", "where": "rendering", "remedy": "repair it"}'; exit 2"""
+
+
+def test_the_preferred_backend_that_renders_is_taken_and_handed_on(monkeypatch, tmp_path) -> None:
+    Machine(monkeypatch, tmp_path, egl=RENDERS, osmesa=RENDERS)
+    assert canary.require_rendering() == "egl" and os.environ["MUJOCO_GL"] == "egl"
+    started_with = (tmp_path / "egl.env").read_text()
+    assert "OMP_NUM_THREADS=1" in started_with and not (tmp_path / "osmesa.env").exists()
+
+
+@pytest.mark.parametrize("egl", [BROKEN, "sleep 60", "kill -SEGV $$"], ids=["broken", "hangs", "crashes"])
+def test_a_backend_that_fails_hangs_or_crashes_is_passed_over_for_one_that_renders(
+    monkeypatch, tmp_path, caplog, egl: str
+) -> None:
+    Machine(monkeypatch, tmp_path, egl=egl, osmesa=RENDERS)
+    assert canary.require_rendering(timeout_s=0.5) == "osmesa" and os.environ["MUJOCO_GL"] == "osmesa"
+    assert "rendering with osmesa, because" in caplog.text and "egl" in caplog.text
+
+
+def test_when_nothing_renders_the_error_is_about_the_preferred_backend(monkeypatch, tmp_path) -> None:
+    Machine(monkeypatch, tmp_path, egl="sleep 60", osmesa="exit 1")
+    with pytest.raises(MachineError, match="MUJOCO_GL=egl does not work .*no answer within 0 s") as caught:
+        canary.require_rendering(timeout_s=0.3)
+    assert "libegl1 libgl1" in caught.value.remedy and "MUJOCO_GL" not in os.environ
+
+
+def test_a_users_backend_is_the_only_one_tried(monkeypatch, tmp_path) -> None:
+    Machine(monkeypatch, tmp_path, egl=RENDERS, osmesa=BROKEN)
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    with pytest.raises(MachineError, match="egl is broken"):
+        canary.require_rendering()
+    assert not (tmp_path / "egl.env").exists()
 
 
 def test_a_user_who_switched_rendering_off_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", "disable")
-    assert "unset MUJOCO_GL" in gl.rendering_error("disable").render()
+    assert "unset MUJOCO_GL" in backend.rendering_error("disable").render()

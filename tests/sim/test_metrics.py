@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
-from vla_rl.sim.metrics import STRICT_TICKS, EpisodeMetrics, TickSample, episode_metrics, first_tick
+from vla_rl.sim.metrics import (
+    GRIP_TERMS,
+    STRICT_TICKS,
+    EpisodeMetrics,
+    TickSample,
+    episode_metrics,
+    first_tick,
+    trace_columns,
+)
 
 
-def sample(distance_cm: float, grip: int = 0, **changes: float) -> TickSample:
+def sample(distance_cm: float, grip: int | None = 0, **changes: float) -> TickSample:
     values = {"z_m": 0.0, "upright": 1.0, "boat_speed": 0.0, "max_speed": 0.0} | changes
     return TickSample(distance_m=distance_cm / 100, grip=grip, **values)
 
 
-def placed(grip: int = 0, **changes: float) -> TickSample:
+def placed(grip: int | None = 0, **changes: float) -> TickSample:
     return sample(1.0, grip, **({"z_m": 0.012} | changes))
 
 
@@ -129,6 +138,95 @@ def test_metrics_are_flat_json_without_nan() -> None:
     values = measure([sample(9)]).as_dict()
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     assert values["success_tick"] is None and values["ticks"] == 0
+
+
+def test_an_episode_of_one_sample_has_done_nothing() -> None:
+    m = measure([sample(9, 3)])
+    assert (m.ticks, m.progress_cm, m.progress_final_cm, m.max_setback_cm) == (0, 0, 0, 0)
+    assert not (m.success or m.touched or m.pinched or m.engaged or m.moved or m.interacted or m.knockaway or m.setback)
+    assert (m.pinch_ticks, m.pinch_fail, m.carry_speed_cm_s) == (0, None, None)
+    assert (m.grasped_progress_cm, m.ungrasped_displacement_cm) == (0, 0)
+
+
+def test_an_episode_without_a_sample_is_refused() -> None:
+    with pytest.raises(ValueError, match="without a sample"):
+        measure([])
+
+
+def test_success_on_the_first_tick_cuts_the_trace_after_it() -> None:
+    m = measure([sample(9), placed(3), sample(9)])
+    assert m.success_tick == 0 and m.documented_ticks == 1 and m.documented_final_cm == pytest.approx(1)
+    assert m.documented_pinch_ticks == 1 and m.documented_pinch_fail is None
+
+
+@pytest.mark.parametrize(
+    ("name", "at_the_boundary", "is_it", "beyond"),
+    [
+        ("knockaway", [sample(9), sample(10)], True, [sample(9), sample(9.99)]),
+        ("setback", [sample(9), sample(10), sample(9)], True, [sample(9), sample(9.99), sample(9)]),
+        ("engaged", [sample(9), sample(8), sample(9)], False, [sample(9), sample(7.99), sample(9)]),
+        ("moved", [sample(9), sample(8.5), sample(9)], False, [sample(9), sample(8.49), sample(9)]),
+        ("tipped", [sample(9), sample(9, upright=0.9)], False, [sample(9), sample(9, upright=0.8999)]),
+    ],
+)
+def test_each_event_says_to_which_side_its_boundary_belongs(
+    name: str, at_the_boundary: list[TickSample], is_it: bool, beyond: list[TickSample]
+) -> None:
+    assert getattr(measure(at_the_boundary), name) is is_it
+    assert getattr(measure(beyond), name) is not is_it
+
+
+def test_only_the_end_decides_a_knockaway_and_only_the_worst_moment_a_setback() -> None:
+    m = measure([sample(9), sample(12), sample(8)])
+    assert m.setback and m.max_setback_cm == 3 and not m.knockaway
+
+
+def test_an_episode_may_be_engaged_and_knocked_away() -> None:
+    m = measure([sample(9), sample(7), sample(11)])
+    assert m.engaged and m.knockaway
+
+
+def test_the_success_of_an_episode_names_its_test() -> None:
+    tests = {end: measure([sample(9)], end).success_test for end in ("success_strict", "success_documented", "never")}
+    assert list(tests.values()) == ["success_strict", "success_documented", "success_documented"]
+
+
+def test_a_held_boat_over_the_disk_is_a_pinch_that_failed_only_by_the_strict_test() -> None:
+    trace = [sample(9), *[placed(3)] * 20]
+    assert measure(trace, "success_documented").pinch_fail is None
+    strict = measure(trace, "success_strict")
+    assert strict.pinch_fail == "timeout_holding" and strict.documented_pinch_fail is None
+
+
+def test_without_contacts_what_needs_them_is_null_and_the_rest_is_known() -> None:
+    m = measure([sample(9, None), sample(5, None), *[placed(None)] * 20])
+    needs = [name.removeprefix("documented_") for name, value in m.as_dict().items() if value is None]
+    assert set(needs) - {"strict_tick"} == set(GRIP_TERMS)
+    assert m.success_documented and not m.success_strict and m.progress_cm == 8
+
+
+def test_a_partial_grip_trace_is_none_at_all() -> None:
+    assert measure([sample(9), sample(8, 3), sample(7, None)]).grasped_progress_cm is None
+
+
+def test_sums_of_distances_do_not_depend_on_their_order() -> None:
+    rng = np.random.default_rng(0)
+    distances_cm = [9.3, *rng.uniform(0, 30, 500)]
+    m = measure([sample(d, 3) for d in distances_cm])
+    assert m.grasped_progress_cm == m.progress_final_cm
+    assert abs(m.initial_cm - 9.3) < 1e-12
+
+
+def test_carry_speed_knows_the_real_length_of_a_tick() -> None:
+    trace = [sample(9), *(sample(9 - 0.1 * i, 3) for i in range(31))]
+    m = episode_metrics(trace, reset_strikes=0, terminate_on="never", tick_s=0.035)
+    assert m.carry_speed_nominal_cm_s == pytest.approx(3.0) and m.carry_speed_cm_s == pytest.approx(0.1 / 0.035)
+
+
+def test_a_stored_trace_has_three_decimals_and_one_digit_a_grip() -> None:
+    trace = [sample(9.12345), sample(8, 3), sample(7, 1)]
+    assert trace_columns(trace) == {"distance_cm": [9.123, 8.0, 7.0], "grip": "031"}
+    assert trace_columns([sample(9, None)])["grip"] is None
 
 
 def test_first_tick_of_a_dwell() -> None:

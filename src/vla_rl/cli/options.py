@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from vla_rl.config.compose import compose
@@ -19,10 +19,21 @@ class Options:
 
     overrides: tuple[str, ...]
     json: bool
+    flags: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def parse(command: str, argv: Sequence[str], description: str, examples: Sequence[str]) -> Options:
-    """Split an argument line into Hydra overrides and flags; prints help and exits for --help and --help-keys."""
+def parse(
+    command: str,
+    argv: Sequence[str],
+    description: str,
+    examples: Sequence[str],
+    flags: Mapping[str, tuple[str, str]] | None = None,
+) -> Options:
+    """Split an argument line into Hydra overrides and flags; prints help and exits for --help and --help-keys.
+
+    Args:
+        flags: a command's own flags, each with a value: name -> (what to call the value, help).
+    """
     parser = argparse.ArgumentParser(
         prog=f"vla-rl {command}",
         description=description,
@@ -34,6 +45,8 @@ def parse(command: str, argv: Sequence[str], description: str, examples: Sequenc
     parser.add_argument(
         "--help-keys", action="store_true", help="list every key with its meaning and its value under these overrides"
     )
+    for name, (metavar, text) in (flags or {}).items():
+        parser.add_argument(f"--{name}", metavar=metavar, help=text)
     parsed = parser.parse_intermixed_args(list(argv))
     if parsed.help_keys:
         primary = "config" if command == "train" else command
@@ -42,7 +55,7 @@ def parse(command: str, argv: Sequence[str], description: str, examples: Sequenc
         for path, value, text in rows:
             print(f"{path:<{width}}  {text} [{value}]")
         sys.exit(0)
-    return Options(tuple(parsed.overrides), parsed.json)
+    return Options(tuple(parsed.overrides), parsed.json, {name: getattr(parsed, name) for name in flags or {}})
 
 
 def print_json(value: Any) -> None:

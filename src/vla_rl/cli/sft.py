@@ -51,29 +51,45 @@ def run(argv: Sequence[str]) -> int:
             elif isinstance(event, SftStopped):
                 view.say(f"stopped at step {event.step}; continue with vla-rl sft run.resume={event.run_dir}")
 
-        demos = open_demonstrations(Path(settings.demos))
+        demos = open_demonstrations(
+            Path(settings.demos), chunk_ticks=settings.chunk_ticks, frame_stride=settings.frame_stride
+        )
+        task = reader.value("task") or demos.dataset.task
         directory = open_directory(reader, Path(job.dir or new_run_dir("sft")))
-        base, task = _base(settings), reader.value("task")
+        base = _base(settings)
         tag, fast = settings.base_norm_tag, settings.base_fast_tokenizer
         if base is not None and has_action_tokens(base):
             policy = load_policy(
                 checkpoint=str(base), device="cpu", serve_head="ar", task=task, norm_tag=tag, fast_tokenizer=fast
             )
-            view.say(f"{len(demos)} rows from {settings.demos}; starting from {base} with its own action tokens")
+            view.say(f"{len(demos)} windows from {settings.demos}; starting from {base} with its own action tokens")
         else:
-            view.say(f"{len(demos)} rows from {settings.demos}; fitting the action tokens")
+            view.say(f"{len(demos)} windows from {settings.demos}; fitting the action tokens")
             stats, codec = fit_statistics(demos, codec_scale=settings.codec_scale, codec_vocab=settings.codec_vocab)
             fitted = {"codec": codec, "stats": stats, "task": task, "seed": job.seed}
             if base is not None:
                 policy = give_action_tokens(base, **fitted, dtype=torch.float32)
             else:
                 policy = new_twin(**fitted, architecture=TwinArchitecture.of(twin, image_px=demos.image_px))
+        policy.training_scene = demos.dataset.scene
         policy = policy.to(device)
         parameters = sum(p.numel() for p in policy.model.parameters())
         view.say(f"{parameters / 1e6:.2f} M parameters, prompt of {policy.prompt.length} tokens, on {device}")
+        rows = training_rows(
+            demos,
+            policy.stats,
+            policy.codec,
+            torch.device(device),
+            scratch=directory,
+            threads=job.threads,
+            allow_holes=settings.allow_holes,
+            on_block=lambda done: view.advance("decoding", done, len(demos), "windows"),
+        )
+        if rows.holes:
+            view.say(f"{rows.holes} levels have no symbol in the action codec; the labels of their chunks are short")
         trainer = SftTrainer(
             policy=policy,
-            rows=training_rows(demos, policy.stats, policy.codec, torch.device(device)),
+            rows=rows,
             run_dir=directory,
             seed=job.seed,
             max_wall_s=job.max_wall_s,
@@ -98,5 +114,8 @@ def _base(settings: SftConfig) -> Path | None:
     return resolve(base, revision, where="sft.base", pin="sft.base_revision") if base else None
 
 
-DATA_KEYS = {"demos", "codec_scale", "codec_vocab", "base", "base_revision", "base_norm_tag", "base_fast_tokenizer"}
+DATA_KEYS = {
+    *("demos", "frame_stride", "chunk_ticks", "codec_scale", "codec_vocab", "allow_holes"),
+    *("base", "base_revision", "base_norm_tag", "base_fast_tokenizer"),
+}
 TRAINER_KEYS = frozenset(f.name for f in dataclasses.fields(SftConfig)) - DATA_KEYS

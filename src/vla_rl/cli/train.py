@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +56,7 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
     require_rendering()
     device = prepare_torch(settings.device, settings.threads, settings.seed)
     from vla_rl.evals.heldout import evaluate
+    from vla_rl.evals.scene import scene_facts
     from vla_rl.rl.summary import Evaluation, episode_row
     from vla_rl.rl.trainer import GrpoTrainer
 
@@ -67,7 +67,8 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
     run_dir, started = _open(reader, settings), False
     try:
         with reader.component("pool", env_spec=sim, plugins=reader.plugins, on_event=view.on_event) as pool:
-            slots, temperature = held_out.slots, held_out.temperature
+            slots, temperature, scene = held_out.slots, held_out.temperature, scene_facts(policy, pool)
+            run_dir.record_scene(scene)
 
             def evaluate_held_out(step: int) -> Evaluation:
                 result = evaluate(
@@ -77,6 +78,7 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
                     seeds=seeds,
                     temperature=temperature,
                     slots=slots,
+                    scene=scene,
                     on_event=view.on_event,
                 )
                 rows = (episode_row("eval", step, e, documented.terms(e.metrics)) for e in result.episodes)
@@ -94,7 +96,7 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
                 checkpoint=reader.section("checkpoint", CheckpointConfig),
                 steps=settings.steps,
                 slots=slots,
-                max_replans=math.ceil(sim["max_ticks"] / sim["execute_ticks"]),
+                max_replans=scene["max_replans"],
                 run_dir=run_dir,
                 evaluate=evaluate_held_out,
                 max_wall_s=settings.max_wall_s,
@@ -117,8 +119,12 @@ def _check(settings: RunConfig, geometry: Geometry, held_out: EvalConfig, seeds:
     training = geometry.training_seeds(settings.steps)
     check_use(training, "train", where="geometry.train_seed_base")
     check_disjoint(training, seeds)
-    if held_out.frames != "own":
-        raise ConfigError("a training run evaluates the policy with its own frames", where="eval.frames", remedy="own")
+    if held_out.frames != "own" or held_out.traces:
+        raise ConfigError(
+            "a training run evaluates the policy with its own frames, and stores no traces",
+            where="eval.frames, eval.traces",
+            remedy="evaluate a checkpoint with `vla-rl eval`",
+        )
     if settings.dir and not settings.resume:
         check_unused(Path(settings.dir))
 

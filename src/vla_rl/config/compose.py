@@ -51,7 +51,7 @@ def compose(primary: str, overrides: Sequence[str] = (), *, allow_missing: bool 
         GlobalHydra.instance().clear()
         _register()
         with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
-            node = hydra_compose(config_name=primary, overrides=list(overrides))
+            node = hydra_compose(config_name=primary, overrides=[_quote_seeds(override) for override in overrides])
         tree = _to_plain(node, allow_missing)
         # A fresh merge into the schema refuses what an option file slipped past Hydra's struct flag.
         OmegaConf.merge(OmegaConf.structured(ROOTS[primary]), tree)
@@ -66,6 +66,12 @@ def compose(primary: str, overrides: Sequence[str] = (), *, allow_missing: bool 
 def options(group: str) -> list[str]:
     """The options of a configuration group, e.g. ``["processes", "serial"]``."""
     return sorted(p.stem for p in (paths.conf_dir() / group).glob("*.yaml"))
+
+
+def _quote_seeds(override: str) -> str:
+    """``eval.seeds=300,305-307`` with quotes around its value: Hydra takes a bare comma for a sweep."""
+    match = re.fullmatch(r"([\w.]*\bseeds)=(\d[\d,-]*)", override)
+    return f"{match[1]}='{match[2]}'" if match and "," in match[2] else override
 
 
 def _register() -> None:
@@ -99,6 +105,12 @@ def _translate(error: Exception, primary: str, overrides: Sequence[str]) -> Conf
             f"the group {group} needs one of its options", where=group, remedy=f"options: {', '.join(options(group))}"
         )
     text = " ".join(line.strip() for line in str(cause).splitlines() if line.strip())
+    if "is not a subclass of" in text and (nested := _nested_group(overrides)):
+        return ConfigError(
+            f"{nested.replace('/', '.')} is a group of keys, not a key",
+            where=nested.replace("/", "."),
+            remedy=f"choose an option with {nested}=…: {', '.join(options(nested))}",
+        )
     if isinstance(cause, MissingConfigException) or "Could not find" in text:
         return _unknown_option(text)
     if isinstance(cause, OverrideParseException):
@@ -116,6 +128,12 @@ def _translate(error: Exception, primary: str, overrides: Sequence[str]) -> Conf
     where = full.group(1) if full else next((o for o in overrides if o.split("=")[0] in text), f"conf/{primary}.yaml")
     what = re.split(r"\s+full_key:|\s+object_type=|\s+reference_type=", text)[0]
     return ConfigError(what, where=where, remedy="see the key's type and help with `vla-rl train --help-keys`")
+
+
+def _nested_group(overrides: Sequence[str]) -> str | None:
+    """The first override whose dotted key is really a nested group, e.g. ``sim.look=lens`` -> ``sim/look``."""
+    paths_ = [override.partition("=")[0].replace(".", "/") for override in overrides]
+    return next((path for path in paths_ if "/" in path and (paths.conf_dir() / path).is_dir()), None)
 
 
 def _unknown_option(text: str) -> ConfigError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from vla_rl.config.schema import ROOTS, SCHEMAS
@@ -23,7 +23,26 @@ def check_values(primary: str, tree: dict[str, Any]) -> None:
     Raises:
         ConfigError: naming the key, its value and what it may be.
     """
-    for path, value, field in _keys(primary, tree):
+    _check(_keys(primary, tree))
+
+
+def check_section(path: str, schema: type, values: Mapping[str, Any]) -> None:
+    """Refuse a section that lacks keys of its schema, has others, or holds values that are not possible.
+
+    For code that is handed a section without `compose`, e.g. a component that is built from Python.
+
+    Raises:
+        ConfigError: naming the key.
+    """
+    names = [field.name for field in dataclasses.fields(schema)]
+    for name in sorted(set(names) ^ set(values)):
+        what = "there is no key" if name in values else "no value for"
+        raise ConfigError(f"{what} {path}.{name}", where=path, remedy=f"the keys are: {', '.join(names)}")
+    _check(_fields(path, schema, values))
+
+
+def _check(keys: Iterable[tuple[str, Any, dataclasses.Field[Any]]]) -> None:
+    for path, value, field in keys:
         if allowed := _violated(value, field.metadata):
             raise ConfigError(f"{path}={value} is not possible", where=path, remedy=f"it must be {allowed}")
 
@@ -39,11 +58,23 @@ def _keys(primary: str, tree: dict[str, Any]) -> Iterator[tuple[str, Any, datacl
         if not isinstance(value, dict):
             yield root.name, value, root
             continue
-        section = root.default_factory if isinstance(root.default_factory, type) else None
-        schema = section or _COMPONENTS.get(value.get("_target_", ""))
-        for field in dataclasses.fields(schema) if schema else ():
-            if field.name != "_target_":
-                yield f"{root.name}.{field.name}", value[field.name], field
+        schema = _nested(root) or _COMPONENTS.get(value.get("_target_", ""))
+        yield from _fields(root.name, schema, value)
+
+
+def _nested(field: dataclasses.Field[Any]) -> type | None:
+    """The dataclass that a field holds, if it is one with defaults."""
+    return field.default_factory if isinstance(field.default_factory, type) else None
+
+
+def _fields(
+    path: str, schema: type | None, value: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:
+    for field in dataclasses.fields(schema) if schema else ():
+        if (inner := _nested(field)) is not None:
+            yield from _fields(f"{path}.{field.name}", inner, value[field.name])
+        elif field.name != "_target_":
+            yield f"{path}.{field.name}", value[field.name], field
 
 
 def _violated(value: Any, bounds: Any) -> str | None:

@@ -120,6 +120,7 @@ class EvalConfig:
         "own, or foreign: each episode is shown another one's pictures (the policy's blind floor)",
         choices=("own", "foreign"),
     )
+    traces: bool = key(False, "also write traces.jsonl: distance and grip of every episode, tick by tick")
 
 
 @dataclass
@@ -149,6 +150,9 @@ class PolicyConfig:
         "legal action bins: reachable (those the codec's encoder can emit) or documented (every one that decodes)",
         choices=("reachable", "documented"),
     )
+    allow_scene_mismatch: bool = key(
+        False, "let the policy act in another scene than the one it was trained in; every result then says so"
+    )
 
 
 @dataclass
@@ -174,12 +178,48 @@ class SamplerConfig:
 
 
 @dataclass
+class LookConfig:
+    cameras: str = key(
+        "close",
+        "close: the near top camera and the wrist camera of the robot model; documented: the documented pair",
+        choices=("close", "documented"),
+    )
+    mount: str = key(
+        "standard",
+        "wrist-camera bracket: standard, or flipped by 180 degrees (its collision boxes too)",
+        choices=("standard", "flipped"),
+    )
+    lens: str = key(
+        "none",
+        "none, equidistant (fisheye), or fitted (equidistant on top, fitted polynomial on the wrist)",
+        choices=("none", "equidistant", "fitted"),
+    )
+    grade: str = key("none", "per-channel affine grade: none or documented", choices=("none", "documented"))
+    blur_px: float = key(0.0, "sigma of the optical blur, pixels of a picture with 480 rows", at_least=0, at_most=20)
+    noise_counts: float = key(0.0, "sigma of the sensor noise, counts of 255", at_least=0, at_most=100)
+    jitter: bool = key(False, "boat tint, sun, warmth, fill light and table tone are drawn anew at each reset")
+    shadow_strength: float = key(
+        0.0, "share of light that a contact shadow takes from the top picture", at_least=0, at_most=1
+    )
+    shadow_px: float = key(
+        24.0, "sigma of the contact shadow's edge, pixels of a picture with 480 rows and fovy 72", at_least=0
+    )
+    clutter: str = key(
+        "none",
+        "none, standins (shapes) or patches (cut-outs on the table) of mouse, mug, laptop and circuit board",
+        choices=("none", "standins", "patches"),
+    )
+    patches: str | None = key(None, "folder of RGBA cut-outs with patches.json; null: drawn by the program")
+    composite: bool = key(False, "put the top camera's foreground over a photograph drawn from `plates`")
+    plates: str | None = key(None, "folder of clean-plate PNGs, optionally with plates.json; none ships")
+
+
+@dataclass
 class SimConfig:
     _target_: str = "vla_rl.sim.env.BoatToDisk"
-    protocol: str = key("sim100b", "scene, spawn, control and success test under one name; results never mix protocols")
+    protocol: str = key("sim100b", "sim100b or sim100, then what differs: -30hz|-35ms, -spawn2, -h15|-h10")
     image_px: int = key(112, "camera width and height in pixels", at_least=1)
     chunk_ticks: int = key(30, "ticks of one predicted chunk (30 ticks are one second)", at_least=1)
-    execute_ticks: int = key(30, "ticks of a chunk that are executed before the next predict", at_least=1)
     max_ticks: int = key(900, "episode length in ticks", at_least=1)
     terminate_on: str = key(
         "success_strict",
@@ -187,6 +227,7 @@ class SimConfig:
         choices=("success_documented", "success_strict", "never"),
     )
     stop_hopeless: bool = key(False, "end an episode whose boat lies on its side, is over 25 cm away or off the table")
+    look: LookConfig = field(default_factory=LookConfig)
 
 
 @dataclass
@@ -198,6 +239,9 @@ class SerialPoolConfig:
 class ProcessPoolConfig:
     _target_: str = "vla_rl.rollout.pool.ProcessPool"
     workers: int = key(2, "environment processes", at_least=1)
+    groups: int = key(
+        2, "groups of slots that take turns: one is predicted while another moves; 1 is lockstep", at_least=1
+    )
     timeout_s: float = key(120.0, "a worker silent for longer is replaced and its episodes redone", above=0)
 
 
@@ -208,6 +252,15 @@ class RewardV1Config:
     tip_penalty: float = key(2.0, "cm taken if the boat ends tipped", at_least=0)
     strike_penalty: float = key(5.0, "cm taken if the reset touched the boat", at_least=0)
     progress_floor_cm: float | None = key(None, "lower bound of the progress term; null is the documented reward")
+
+
+@dataclass
+class RewardV2Config:
+    _target_: str = "vla_rl.rl.reward.RewardV2"
+    success_bonus: float = key(10.0, "cm granted for success", at_least=0)
+    tip_penalty: float = key(2.0, "cm taken if the boat ends tipped", at_least=0)
+    strike_penalty: float = key(5.0, "cm taken if the reset touched the boat", at_least=0)
+    shove_penalty: float = key(0.5, "cm taken for each cm that the boat moves without being pinched", at_least=0)
 
 
 @dataclass
@@ -240,19 +293,27 @@ class WandbLoggerConfig:
 # --------------------------------------------------------------------------------------------- demonstrations and SFT
 @dataclass
 class DemosConfig:
-    seeds: str = key("100000-102999", "spawn seeds to attempt; only strict successes are kept")
+    seeds: str = key("100000-102999", "spawn seeds that the expert attempts")
     workers: int = key(2, "recording processes", at_least=1)
-    shard_seeds: int = key(100, "seeds per shard; a finished shard is never recorded again", at_least=1)
-    record_every: int = key(5, "ticks between recorded rows (random phase per episode)", at_least=1)
+    shard_episodes: int = key(10, "episodes per shard; a finished shard is never recorded again", at_least=1)
+    success_only: bool = key(
+        True, "leave failed episodes out (strict test); false stores them too, with no tick marked as taught"
+    )
     noise_share: float = key(
         0.5, "share of episodes with joint noise while the labels stay clean", at_least=0, at_most=1
     )
+    noise_deg: list[float] = key([0.5, 2.0], "range of that noise's standard deviation, degrees, drawn per episode")
+    start_jitter_deg: float = key(3.0, "spread (standard deviation) of a noisy episode's start pose", at_least=0)
     miss_share: float = key(
         0.35,
-        "share of episodes with a deliberate miss and its recovery (the miss is not stored)",
+        "share of episodes with a deliberate miss and its recovery (the miss is not taught)",
         at_least=0,
         at_most=1,
     )
+    from_run: str | None = key(
+        None, "training run (checkpoint.keep_rows=true) whose rollouts are replayed and stored, instead of the expert"
+    )
+    task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction stored with every episode")
 
 
 @dataclass
@@ -271,7 +332,11 @@ class TwinConfig:
 
 @dataclass
 class SftConfig:
-    demos: str = key(MISSING, "directory written by `vla-rl demos`")
+    demos: str = key(MISSING, "LeRobot v3 dataset, e.g. one written by `vla-rl demos`")
+    frame_stride: int = key(
+        4, "ticks between the starts of training windows of an episode (1: every tick); the phase is drawn", at_least=1
+    )
+    chunk_ticks: int = key(30, "ticks of a target chunk (30 ticks are one second)", at_least=1)
     base: str | None = key(
         None, "start from this policy checkpoint, or give this model action tokens (null: a fresh twin)"
     )
@@ -290,6 +355,9 @@ class SftConfig:
     state_jitter_bins: int = key(2, "random jitter of the discretised state, bins", at_least=0)
     codec_scale: float = key(15.0, "FAST quantisation scale; 10 is the released one", above=0)
     codec_vocab: int = key(512, "size of the fitted action vocabulary", at_least=1)
+    allow_holes: bool = key(
+        False, "also learn from chunks that the action codec of sft.base cannot write whole: their labels are short"
+    )
     save_at: list[int] = key([], "steps at which an extra policy directory is written")
     log_every: int = key(50, "steps between log rows", at_least=1)
     checkpoint_every_s: float = key(120.0, "seconds between resume points", above=0)
@@ -346,7 +414,7 @@ class SftRoot:
     run: SftJobConfig = field(default_factory=SftJobConfig)
     twin: TwinConfig = field(default_factory=TwinConfig)
     sft: SftConfig = field(default_factory=SftConfig)
-    task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction the policy learns")
+    task: str | None = key(None, "instruction the policy learns (default: the dataset's, if it has only one)")
 
 
 ROOTS: dict[str, type] = {"config": TrainRoot, "eval": EvalRoot, "demos": DemosRoot, "sft": SftRoot}
@@ -363,6 +431,7 @@ SCHEMAS: dict[tuple[str, str], type] = {
     ("pool", "schema_serial"): SerialPoolConfig,
     ("pool", "schema_processes"): ProcessPoolConfig,
     ("reward", "schema_v1"): RewardV1Config,
+    ("reward", "schema_v2"): RewardV2Config,
     ("logger", "schema_none"): NoLoggerConfig,
     ("logger", "schema_wandb"): WandbLoggerConfig,
 }

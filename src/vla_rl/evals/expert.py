@@ -1,18 +1,38 @@
 """The scripted expert on evaluation seeds: the ceiling against which a policy is read.
 
-In: an environment spec and seeds. Out: episodes with the same metrics as a policy's. The expert reads the true pose and
-decides itself when it is done, so `replans` and `tokens` are 0.
+In: an environment spec and seeds. Out: episodes with the same metrics as a policy's, with what is kept of them. The
+expert reads the true pose and decides itself when it is done, so `replans` and `tokens` are 0.
 """
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from vla_rl.config.build import build
+from vla_rl.evals.looks import TOP, Looks, Recording, small
+from vla_rl.evals.scene import scene_of
+from vla_rl.policy.prompt import CAMERAS
 from vla_rl.rollout.records import Episode, EpisodeSpec
+
+LOOK_EVERY = 30  # ticks between the pictures that the middle one is chosen from
+
+
+@dataclass(frozen=True)
+class ExpertPlay:
+    """One episode of the expert: its record, three looks at it, what it takes to run it again, and its scene."""
+
+    episode: Episode
+    looks: Looks
+    recording: Recording
+    scene: dict[str, Any]
 
 
 class ExpertEvaluator:
@@ -25,34 +45,57 @@ class ExpertEvaluator:
     """
 
     def __init__(self, *, workers: int, env_spec: Mapping[str, Any], plugins: Sequence[str] = ()) -> None:
-        self._workers, self._env_spec, self._plugins = workers, dict(env_spec), tuple(plugins)
+        self.workers, self._env_spec, self._plugins = workers, dict(env_spec), tuple(plugins)
 
-    def run(self, seeds: Sequence[int], on_done: Callable[[int], None] = lambda done: None) -> tuple[Episode, ...]:
+    def run(self, seeds: Sequence[int], on_done: Callable[[int], None] = lambda done: None) -> tuple[ExpertPlay, ...]:
         """One episode per seed, in seed order; `on_done` is told how many have ended.
 
         Raises:
             Exception: whatever an episode raised in its process.
         """
-        context = multiprocessing.get_context("spawn")
-        episodes: list[Episode] = []
-        with context.Pool(self._workers, _start, (self._env_spec, self._plugins)) as pool:
-            for episode in pool.imap(_run, seeds):
-                episodes.append(episode)
-                on_done(len(episodes))
-        return tuple(episodes)
+        plays: list[ExpertPlay] = []
+        with ProcessPoolExecutor(
+            max_workers=self.workers,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_start,
+            initargs=(self._env_spec, self._plugins),
+        ) as pool:
+            for play in pool.map(_run, seeds):
+                plays.append(play)
+                on_done(len(plays))
+        return tuple(plays)
 
 
-_expert: Any = None
+_arguments: tuple[dict[str, Any], tuple[str, ...]] = ({}, ())
 
 
 def _start(env_spec: dict[str, Any], plugins: tuple[str, ...]) -> None:
-    global _expert
+    global _arguments
+    _arguments = (env_spec, plugins)
+
+
+@functools.cache
+def _expert() -> Any:
+    """This process's expert. Built with the first episode, whose error reaches the caller; a start's would not."""
     from vla_rl.sim.expert import ScriptedExpert
 
-    _expert = ScriptedExpert(build(env_spec, plugins=plugins, where="sim"))
+    env_spec, plugins = _arguments
+    return ScriptedExpert(build(env_spec, plugins=plugins, where="sim"))
 
 
-def _run(seed: int) -> Episode:
-    started = time.perf_counter()
-    episode = _expert.run(seed, noise=None, record_every=1_000_000, render=False)
-    return Episode(EpisodeSpec(seed), episode.metrics.as_dict(), 0, 0, time.perf_counter() - started)
+def _run(seed: int) -> ExpertPlay:
+    """In a child process: one episode."""
+    expert, started = _expert(), time.perf_counter()
+    env = expert.env
+    env.begin(seed)
+    pictures = [_top(env)]
+    played = expert.run(seed, noise=None, record_every=LOOK_EVERY, render=True)
+    pictures += [*(small(frame.frames[TOP]) for frame in played.observations), _top(env)]
+    metrics = played.metrics.as_dict()
+    episode = Episode(EpisodeSpec(seed), metrics, 0, 0, time.perf_counter() - started)
+    one_tick_each = tuple(played.targets_deg[:, None])
+    return ExpertPlay(episode, Looks.of(pictures), Recording(seed, one_tick_each, metrics), scene_of(env))
+
+
+def _top(env: Any) -> np.ndarray:
+    return small(env.get_frame(CAMERAS[TOP], env.image_px, env.image_px))

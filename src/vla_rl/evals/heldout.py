@@ -1,25 +1,22 @@
 """Sealed held-out evaluation: one episode per seed, indexed by seed, nothing told before the last one has ended.
 
-In: a sampler, a pool, a reward and seeds. Out: an `EvalResult` with counts, intervals and every episode. Which states
-are evaluated follows from the seed list alone, never from the order in which episodes end. Left out: comparing two
-evaluations (`paired`).
+In: a sampler, a pool, a reward and seeds. Out: an `EvalResult` with its summary and every episode. Which states are
+evaluated follows from the seed list alone, never from the order in which episodes end. Left out: what a summary holds
+(`summary`), and comparing two evaluations (`paired`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any, Protocol
 
+from vla_rl.evals.summary import summarise
 from vla_rl.policy.sampler import Prediction, PredictRequest
 from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
-from vla_rl.rollout.records import Episode, EpisodeSpec, decode_counts
-from vla_rl.rollout.wave import Sampler, run_wave
-from vla_rl.stats.intervals import clopper_pearson
-
-FUNNEL = ("touched", "pinched", "lifted", "success_documented", "success_strict")
+from vla_rl.rollout.records import Episode, EpisodeSpec
+from vla_rl.rollout.wave import Sampler, Watcher, run_wave
 
 
 class Reward(Protocol):
@@ -33,7 +30,7 @@ class EvalResult:
     """One complete evaluation.
 
     Attributes:
-        summary: JSON-able counts, rates with 95 % Clopper-Pearson intervals, means and what was evaluated.
+        summary: JSON-able, see `summary.summarise`.
         episodes: one per seed, in seed-list order.
         rewards: total reward per seed (cm); None where a reward could not be computed.
     """
@@ -51,7 +48,9 @@ def evaluate(
     seeds: Sequence[int],
     temperature: float,
     slots: int,
+    scene: Mapping[str, Any] | None,
     on_event: OnEvent = ignore,
+    watcher: Watcher | None = None,
 ) -> EvalResult:
     """Run every seed once (draw 0) and summarise.
 
@@ -62,7 +61,9 @@ def evaluate(
         seeds: environment seeds, each once.
         temperature: 0 is greedy.
         slots: episodes side by side.
+        scene: what the simulator says of itself, and `training_scene_match`; goes into the summary.
         on_event: progress; it sees how many episodes have ended, not how.
+        watcher: keeps pictures and chunks of what it sees, see `looks`.
     """
     wave = run_wave(
         sampler=sampler,
@@ -72,32 +73,11 @@ def evaluate(
         slots=min(slots, len(seeds)),
         keep_rows=False,
         on_event=_sealed(on_event),
+        watcher=watcher,
     )
     rewards = {e.spec.seed: reward.terms(e.metrics)["total"] for e in wave.episodes}
-    return EvalResult(summarise(wave.episodes, rewards, temperature), wave.episodes, rewards)
-
-
-def summarise(episodes: Sequence[Episode], rewards: dict[int, float | None], temperature: float) -> dict[str, Any]:
-    """Counts, rates and means of one evaluation; `success` is the test that ends an episode."""
-    trials = len(episodes)
-    successes = sum(bool(e.metrics["success"]) for e in episodes)
-    low, high = clopper_pearson(successes, trials)
-    scored = [value for value in rewards.values() if value is not None]
-    return {
-        "trials": trials,
-        "successes": successes,
-        "success_rate": successes / trials,
-        "success_low": low,
-        "success_high": high,
-        **{name: sum(bool(e.metrics[name]) for e in episodes) for name in FUNNEL},
-        "tipped": sum(bool(e.metrics["tipped"]) for e in episodes),
-        "knockaways": sum(bool(e.metrics["knockaway"]) for e in episodes),
-        "reward_mean": fmean(scored) if scored else None,
-        "progress_final_mean_cm": fmean(e.metrics["progress_final_cm"] for e in episodes),
-        "ticks_mean": fmean(e.metrics["ticks"] for e in episodes),
-        **decode_counts(episodes),
-        "temperature": temperature,
-    }
+    summary = summarise(wave.episodes, rewards, temperature=temperature, scene=scene)
+    return EvalResult(summary, wave.episodes, rewards)
 
 
 class ForeignFrames:

@@ -40,6 +40,14 @@ class Prompt(Protocol):
 class StepDecoder(Protocol):
     """One fixed batch of rows, from prompt to logits, one token at a time; weights are read at every `prefill`."""
 
+    def width(self, rows: int) -> int:
+        """Rows to fill a batch of `rows` up to, so that a row's result does not depend on how many there are."""
+        ...
+
+    def narrowed(self, rows: int) -> StepDecoder:
+        """A decoder of `rows` rows, a `width`, in this one's memory."""
+        ...
+
     def prefill(self, frames: Tensor, state_bins_UJ: Tensor, prompt_of_R: Sequence[int] | None = None) -> Tensor:
         """Read U prompts for R rows; logits of the first token, float32 [R, V].
 

@@ -46,6 +46,14 @@ class CachedForward:
         self._fed = policy.prompt.length - (unconstrained is not None)
         self._cache: Any = None
 
+    def width(self, rows: int) -> int:
+        """All rows: nothing is known of how this network rounds."""
+        return self.rows
+
+    def narrowed(self, rows: int) -> CachedForward:
+        """This very decoder."""
+        return self
+
     def prefill(self, frames: Tensor, state_bins_UJ: Tensor, prompt_of_R: Sequence[int] | None = None) -> Tensor:
         """Read the prompts of R rows; logits of the first token, [R, V]."""
         if prompt_of_R is not None:

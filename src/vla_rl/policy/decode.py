@@ -23,6 +23,7 @@ bins.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,11 +84,11 @@ class _Layer:
 
 
 class Decoder:
-    """Runs one fixed batch of rows from prompt to logits, token by token.
+    """Runs a batch of rows from prompt to logits, token by token.
 
     Args:
         policy: its weights are read at every `prefill`.
-        rows: fixed number of rows, R.
+        rows: number of rows that the cache has room for, R.
         unconstrained: see `vla_rl.policy.adapter.Adapter.decoder`.
     """
 
@@ -104,6 +105,20 @@ class Decoder:
         )
         self._cache = DecodeCache(keys, torch.zeros_like(keys))
         self._layers: list[_Layer] = []
+
+    def width(self, rows: int) -> int:
+        """Rows to fill a batch of `rows` up to: on a CPU whole `ALIKE_ROWS`, which round alike; else all, R."""
+        if torch.device(self.policy.device).type != "cpu" or self.rows % ALIKE_ROWS:
+            return self.rows
+        return min(-(-rows // ALIKE_ROWS) * ALIKE_ROWS, self.rows)
+
+    def narrowed(self, rows: int) -> Decoder:
+        """A decoder for the first `rows` rows of this one's cache."""
+        if rows == self.rows:
+            return self
+        narrow = copy.copy(self)
+        narrow.rows, narrow._cache = rows, self._cache.rows(slice(0, rows))
+        return narrow
 
     def prefill(self, frames: Tensor, state_bins_UJ: Tensor, prompt_of_R: Sequence[int] | None = None) -> Tensor:
         """Read U prompts for R rows; logits of the first token, [R, V].

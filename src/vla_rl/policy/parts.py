@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from vla_rl.policy.adapter import Adapter
+from vla_rl.policy.chunks import CODEC_DIR
 from vla_rl.policy.fast import FastCodec, HorizonError
 from vla_rl.policy.hf_adapter import HfAdapter
 from vla_rl.policy.hf_network import load_hf_network
@@ -26,7 +27,6 @@ from vla_rl.policy.tables import Tables, check_joint_frame, read_tables
 from vla_rl.policy.tokenizer import TokenIds
 from vla_rl.policy.weightfiles import FLOATS
 
-CODEC_DIR = "fast_tokenizer"
 DTYPES = {str(t).removeprefix("torch."): t for t in FLOATS.values()}
 
 

@@ -9,7 +9,8 @@ Shapes: B rows, C cameras, J joints, T action tokens, V bins of the action block
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.errors import ConfigError
+from vla_rl.errors import ConfigError, IntegrityError
 from vla_rl.policy import molmo2
 from vla_rl.policy.adapter import Adapter, StepDecoder
+from vla_rl.policy.chunks import CODEC_DIR, ChunkCodec
 from vla_rl.policy.export import write_layout
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.grammar import REACHABLE, Grammar
@@ -27,9 +29,11 @@ from vla_rl.policy.hub import resolve
 from vla_rl.policy.metadata import VERSION, Metadata, write_metadata
 from vla_rl.policy.molmo2_adapter import Molmo2Adapter
 from vla_rl.policy.normalise import NormStats
-from vla_rl.policy.parts import CODEC_DIR, DTYPES, Parts, Sources, read_parts
+from vla_rl.policy.parts import DTYPES, Parts, Sources, read_parts
 from vla_rl.policy.prompt import SO101, Observation, state_bins
 from vla_rl.policy.tokenizer import TokenIds, build_tokenizer, save_tokenizer
+
+TRAINING_SCENE = "training_scene.json"
 
 
 class VlaPolicy:
@@ -46,7 +50,12 @@ class VlaPolicy:
         prompt: the task's fixed prompt as tensors; `prompt.length` tokens, ending with the fed ``<action_start>``.
         horizon, dim: ticks and joints of an action chunk.
         vocabulary: width of the action block, V.
+        training_scene: `protocol`, `scene_hash` and `look` of the demonstrations it learned from; None: not known.
+        allow_scene_mismatch: whether it may act in another scene.
     """
+
+    training_scene: Mapping[str, Any] | None = None
+    allow_scene_mismatch: bool = False
 
     def __init__(
         self,
@@ -65,6 +74,7 @@ class VlaPolicy:
         self.adapter, self.origin = adapter or Molmo2Adapter(), origin
         self.wording = origin.tables.wording if origin else SO101
         self.horizon, self.dim, self.vocabulary = codec.horizon, codec.dim, codec.vocabulary
+        self.chunks = ChunkCodec(codec, stats)
         self.grammar = Grammar.of(codec, grammar)
         self.to(device)
 
@@ -112,11 +122,11 @@ class VlaPolicy:
 
     def encode_chunk(self, chunk_deg: np.ndarray) -> np.ndarray:
         """Bins int16 [T] of joint targets [horizon, J] in degrees of the rig."""
-        return self.codec.encode(self.stats.action.normalise(chunk_deg)[None])[0]
+        return self.chunks.encode(chunk_deg)
 
     def decode_chunk(self, bins_T: np.ndarray) -> np.ndarray:
         """Joint targets float64 [horizon, J] in degrees of the rig of one stream; CodecError if it is not complete."""
-        return self.stats.action.denormalise(self.codec.decode([bins_T])[0])
+        return self.chunks.decode(bins_T)
 
     def zero_chunk(self) -> np.ndarray:
         """What the release executes for a stream that is no chunk: zeros in normalised space, which is the middle of
@@ -142,6 +152,8 @@ class VlaPolicy:
             self.stats.save(directory)
             self.codec.save(directory / CODEC_DIR)
         write_metadata(directory, self.metadata)
+        if self.training_scene is not None:
+            (directory / TRAINING_SCENE).write_text(json.dumps(dict(self.training_scene), indent=2) + "\n")
 
     @property
     def metadata(self) -> Metadata:
@@ -173,6 +185,7 @@ def load_policy(
     fast_revision: str | None = None,
     joint_frame: str | None = None,
     grammar: str = REACHABLE,
+    allow_scene_mismatch: bool = False,
 ) -> VlaPolicy:
     """Read a checkpoint: a twin, a MolmoAct2 release, an export of either, or another model with action tokens.
 
@@ -190,10 +203,12 @@ def load_policy(
             own.
         joint_frame: ``rig`` or ``v21``, for a table that does not tell; a table that does may not contradict it.
         grammar: which bins are legal, ``reachable`` or ``documented`` (`vla_rl.policy.grammar`).
+        allow_scene_mismatch: let it act in another scene than the one it was trained in.
 
     Raises:
         ConfigError: another head, no such directory, an unknown tag, no codec.
         CheckpointRefused: a named promise of the layout is broken; see `vla_rl.policy.refusals`.
+        IntegrityError: its record of the training scene cannot be read.
     """
     if serve_head != "ar":
         raise ConfigError(
@@ -203,7 +218,7 @@ def load_policy(
         raise ConfigError(f"no number format {dtype!r}", where="policy.dtype", remedy=f"one of {', '.join(DTYPES)}")
     sources = Sources(norm_tag, fast_tokenizer, fast_revision, joint_frame)
     parts = read_parts(resolve(checkpoint, revision, where="policy.checkpoint", pin="policy.revision"), sources)
-    return VlaPolicy(
+    policy = VlaPolicy(
         model=parts.network(DTYPES[dtype]),
         tokenizer=parts.tokenizer,
         codec=parts.codec,
@@ -214,3 +229,19 @@ def load_policy(
         origin=parts,
         grammar=grammar,
     )
+    policy.training_scene = _training_scene(parts.directory / TRAINING_SCENE)
+    policy.allow_scene_mismatch = allow_scene_mismatch
+    return policy
+
+
+def _training_scene(path: Path) -> Mapping[str, Any] | None:
+    """The scene that a checkpoint was trained in; older ones have no such file."""
+    if not path.is_file():
+        return None
+    try:
+        scene = json.loads(path.read_text())
+    except ValueError as error:
+        raise IntegrityError(f"the training scene cannot be read: {error}", where=str(path)) from error
+    if not isinstance(scene, dict):
+        raise IntegrityError("the training scene is no JSON object", where=str(path))
+    return scene

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.policy.decode import step_threads
+from vla_rl.policy.adapter import StepDecoder
 from vla_rl.policy.policy import VlaPolicy
 from vla_rl.policy.tokenizer import TURN_END, TokenIds
 
@@ -46,43 +46,44 @@ class Answer:
     fault: str | None
 
 
-class ReferenceDecoder:
-    """Answers one fixed batch of rows.
+def longest_answer(policy: VlaPolicy) -> int:
+    """Tokens after which the release gives up."""
+    return STEPS_PER_TICK * policy.horizon
+
+
+@torch.no_grad()
+def unconstrained_answers(
+    policy: VlaPolicy, decoder: StepDecoder, frames: Tensor, state_bins_UJ: Tensor, prompt_of_R: Sequence[int]
+) -> list[Answer]:
+    """One answer per row.
 
     Args:
-        policy: its weights may change between calls.
-        rows: rows of a batch.
+        decoder: over the whole vocabulary, with room for `longest_answer`.
+        frames, state_bins_UJ, prompt_of_R: see `StepDecoder.prefill`.
     """
+    logits, chosen, logps = decoder.prefill(frames, state_bins_UJ, prompt_of_R), [], []
+    eos, longest = policy.tokenizer.token_to_id(TURN_END), longest_answer(policy)
+    ended_R = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
+    while True:
+        best_R = logits.argmax(-1)
+        chosen.append(best_R)
+        logps.append(logits.log_softmax(-1).gather(1, best_R[:, None]).squeeze(1))
+        ended_R |= best_R == eos
+        if bool(ended_R.all()) or len(chosen) == longest:
+            break
+        logits = decoder.step(best_R)
+    ids_RT, logp_RT = torch.stack(chosen, 1).cpu().numpy(), torch.stack(logps, 1).cpu().numpy()
+    return [read_answer(policy, ids, logp, eos) for ids, logp in zip(ids_RT, logp_RT, strict=True)]
 
-    def __init__(self, policy: VlaPolicy, rows: int) -> None:
-        self.policy, self.longest = policy, STEPS_PER_TICK * policy.horizon
-        self._decoder = policy.decoder(rows, unconstrained=self.longest)
-        self._eos = policy.tokenizer.token_to_id(TURN_END)
 
-    @torch.no_grad()
-    def answer(self, frames: Tensor, state_bins_UJ: Tensor, prompt_of_R: Sequence[int]) -> list[Answer]:
-        """One answer per row; arguments as for `StepDecoder.prefill`."""
-        logits, chosen, logps = self._decoder.prefill(frames, state_bins_UJ, prompt_of_R), [], []
-        ended_R = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
-        with step_threads(self.policy.device):
-            while True:
-                best_R = logits.argmax(-1)
-                chosen.append(best_R)
-                logps.append(logits.log_softmax(-1).gather(1, best_R[:, None]).squeeze(1))
-                ended_R |= best_R == self._eos
-                if bool(ended_R.all()) or len(chosen) == self.longest:
-                    break
-                logits = self._decoder.step(best_R)
-        ids_RT, logp_RT = torch.stack(chosen, 1).cpu().numpy(), torch.stack(logps, 1).cpu().numpy()
-        return [self._read(ids, logp) for ids, logp in zip(ids_RT, logp_RT, strict=True)]
-
-    def _read(self, ids_T: np.ndarray, logp_T: np.ndarray) -> Answer:
-        ends = np.flatnonzero(ids_T == self._eos)
-        said = ids_T[: ends[0]] if len(ends) else ids_T
-        kept = span(said, self.policy.prompt.ids, self.policy.vocabulary)
-        bins = (said[kept] - self.policy.prompt.ids.action_block).astype(np.int16)
-        fault = self.policy.codec.fault(bins) if len(ends) else UNFINISHED
-        return Answer(bins, logp_T[: len(said)][kept], fault)
+def read_answer(policy: VlaPolicy, ids_T: np.ndarray, logp_T: np.ndarray, eos: int) -> Answer:
+    """What the ids of one row mean; those after its EOS are nobody's."""
+    ends = np.flatnonzero(ids_T == eos)
+    said = ids_T[: ends[0]] if len(ends) else ids_T
+    kept = span(said, policy.prompt.ids, policy.vocabulary)
+    bins = (said[kept] - policy.prompt.ids.action_block).astype(np.int16)
+    fault = policy.codec.fault(bins) if len(ends) else UNFINISHED
+    return Answer(bins, logp_T[: len(said)][kept], fault)
 
 
 def span(ids_T: np.ndarray, ids: TokenIds, width: int) -> np.ndarray:

@@ -1,36 +1,40 @@
 """Sampling of action streams with a key-value cache.
 
 In: observations with their random keys. Out: bins, their log-probabilities, the masks they were drawn under, the chunk
-in degrees and what happened on the way. Batches are always `batch_rows` wide (short ones are filled up with copies of
-the first row), so that the same kernels run on the same shapes whatever the neighbours are; noise comes from one keyed
-stream per row; rows that see the same prompt share its prefill. A row's result therefore depends on its own request
-alone.
+in degrees and what happened on the way. Short batches are filled up with copies of the first row: on a GPU always to
+`batch_rows`, so that the same kernels run on the same shapes whatever the neighbours are; on a CPU to a width at which
+rows round alike (`vla_rl.policy.decode`). Noise comes from one keyed stream per row; rows that see the same prompt
+share its prefill. A row's result therefore depends on its own request alone.
 
 Two modes. ``grammar_masked``: every token is drawn among the legal bins (`vla_rl.policy.grammar`), greedily or at a
 temperature, so every stream decodes. ``reference``: what the released code does (`vla_rl.policy.reference`), for
 comparisons. Beam search, top-k, top-p and the flow head are left out: truncating the softmax here but not in the
 trainer would make every ratio wrong.
 
-Shapes: R rows of the fixed batch, T tokens, V bins of the action block.
+Shapes: R rows of a filled batch, T tokens, V bins of the action block.
 """
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vla_rl.errors import ConfigError
+from vla_rl.policy.adapter import StepDecoder
 from vla_rl.policy.decode import step_threads
 from vla_rl.policy.grammar import legal_next
 from vla_rl.policy.logprob import masked_log_softmax
 from vla_rl.policy.noise import Noise, RngKey, gumbel_noise
 from vla_rl.policy.policy import VlaPolicy
 from vla_rl.policy.prompt import Observation
-from vla_rl.policy.reference import ReferenceDecoder
+from vla_rl.policy.reference import longest_answer, unconstrained_answers
 
 GRAMMAR_MASKED, REFERENCE = "grammar_masked", "reference"
 
@@ -94,6 +98,20 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class _Prompts:
+    """The different prompts of a batch, and which of them each row has."""
+
+    frames: Tensor
+    state_bins_UJ: Tensor
+    of_R: list[int]
+
+    @classmethod
+    def of(cls, policy: VlaPolicy, observations: Sequence[Observation]) -> _Prompts:
+        different, of_R = distinct(observations)
+        return cls(policy.frames_tensor(different), policy.state_tensor(different), of_R)
+
+
+@dataclass(frozen=True)
 class _Streams:
     """A decoded batch: bins int64, log-probabilities float32 and masks bool, arbitrary past the end of a row; int64
     counts of tokens whose most likely bin was illegal."""
@@ -108,7 +126,7 @@ class GrammarSampler:
     """Samples complete action streams from a policy.
 
     Args:
-        batch_rows: the fixed number of rows of a batch; requests beyond it go into further batches.
+        batch_rows: the largest number of rows of a batch; requests beyond it go into further batches.
         policy: the policy; its weights may change between calls.
         run_seed: first part of every random key.
         mode: ``grammar_masked`` or ``reference``.
@@ -126,9 +144,27 @@ class GrammarSampler:
         if mode not in (GRAMMAR_MASKED, REFERENCE):
             raise ConfigError(f"there is no mode {mode!r}", where="sampler.mode", remedy="grammar_masked or reference")
         self.batch_rows, self.policy, self.run_seed, self.mode, self.keys = batch_rows, policy, run_seed, mode, keys
-        self._decoder = policy.decoder(batch_rows) if mode == GRAMMAR_MASKED else None
-        self._reference = ReferenceDecoder(policy, batch_rows) if mode == REFERENCE else None
         self._noise([], "cpu")  # refuses an unknown kind
+        self._decoder = self._new_decoder()
+        self._lanes: list[GrammarSampler] = [self]
+
+    @contextmanager
+    def lanes(self, count: int) -> Iterator[list[GrammarSampler]]:
+        """Samplers that answer as this one does and may be asked at the same time, each from a thread of its own.
+
+        On the CPU the torch threads of this process are shared out, one to each, since two batches side by side keep
+        two cores busier than one batch with two threads does. A GPU gains nothing: there it is this sampler alone.
+
+        Args:
+            count: how many are wanted; there are no more than torch threads.
+        """
+        at_most = torch.get_num_threads() if torch.device(self.policy.device).type == "cpu" else 1
+        while len(self._lanes) < min(count, at_most):
+            lane = copy.copy(self)
+            lane._decoder = self._new_decoder()
+            self._lanes.append(lane)
+        with step_threads(self.policy.device):  # threads that start inside begin with the same number
+            yield self._lanes[: min(count, at_most)]
 
     @torch.no_grad()
     def sample(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]:
@@ -150,32 +186,30 @@ class GrammarSampler:
                 remedy="use sampler.mode=grammar_masked, or temperature 0 in an evaluation",
             )
         results: list[Prediction] = []
-        for i in range(0, len(requests), self.batch_rows):
-            results += self._batch(requests[i : i + self.batch_rows], temperature)
+        with step_threads(self.policy.device):  # so that lanes, which have one thread each, answer alike
+            for i in range(0, len(requests), self.batch_rows):
+                results += self._batch(requests[i : i + self.batch_rows], temperature)
         return results
 
     def _batch(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]:
         started = time.perf_counter()
-        filled = [*requests, *[requests[0]] * (self.batch_rows - len(requests))]
+        rows = self._decoder.width(len(requests))
+        filled = [*requests, *[requests[0]] * (rows - len(requests))]
         keys = [(self.run_seed, r.draw, r.seed, r.replan) for r in filled]
-        different, prompt_of_R = distinct([r.observation for r in filled])
-        if self._reference:
-            answers = self._unconstrained(self._reference, different, prompt_of_R, keys)
+        decoder, prompts = self._decoder.narrowed(rows), _Prompts.of(self.policy, [r.observation for r in filled])
+        if self.mode == REFERENCE:
+            answers = self._unconstrained(decoder, prompts, keys)
         else:
-            answers = self._masked(different, prompt_of_R, keys, temperature)
+            answers = self._masked(decoder, prompts, keys, temperature)
         wall_s = time.perf_counter() - started
         return [replace(a, counts=replace(a.counts, predict_s=wall_s)) for a in answers[: len(requests)]]
 
     def _masked(
-        self,
-        observations: Sequence[Observation],
-        prompt_of_R: Sequence[int],
-        keys: Sequence[RngKey],
-        temperature: float,
+        self, decoder: StepDecoder, prompts: _Prompts, keys: Sequence[RngKey], temperature: float
     ) -> list[Prediction]:
         """Draw every token among the legal bins."""
         policy, grammar = self.policy, self.policy.grammar
-        streams, predictions = self._decode(observations, prompt_of_R, keys, temperature), []
+        streams, predictions = self._decode(decoder, prompts, keys, temperature), []
         for row, key in enumerate(keys):
             used = int(np.searchsorted(np.cumsum(grammar.lengths_V[streams.bins_RT[row]]), grammar.total)) + 1
             bins = streams.bins_RT[row, :used].astype(np.int16)
@@ -191,48 +225,34 @@ class GrammarSampler:
             )
         return predictions
 
-    def _decode(
-        self,
-        observations: Sequence[Observation],
-        prompt_of_R: Sequence[int],
-        keys: Sequence[RngKey],
-        temperature: float,
-    ) -> _Streams:
-        policy, decoder = self.policy, self._decoder
-        assert decoder is not None
+    def _decode(self, decoder: StepDecoder, prompts: _Prompts, keys: Sequence[RngKey], temperature: float) -> _Streams:
+        policy = self.policy
         noise = self._noise(keys, policy.device) if temperature > 0 else None
-        left = torch.full((self.batch_rows,), policy.grammar.total, device=policy.device)
+        left = torch.full((len(keys),), policy.grammar.total, device=policy.device)
         violated = torch.zeros_like(left)
-        logits = decoder.prefill(policy.frames_tensor(observations), policy.state_tensor(observations), prompt_of_R)
+        logits = decoder.prefill(prompts.frames, prompts.state_bins_UJ, prompts.of_R)
         bins, logps, masks = [], [], []
-        with step_threads(policy.device):
-            while True:
-                # A finished row draws what nobody reads.
-                legal = legal_next(policy.lengths_V, left) | (left == 0)[:, None]
-                logp = masked_log_softmax(logits, legal, temperature or 1.0)
-                chosen = (logp if noise is None else logp + noise()).argmax(-1)
-                violated += ~legal.gather(1, logits.argmax(-1, keepdim=True)).squeeze(1)
-                bins.append(chosen)
-                logps.append(logp.gather(1, chosen[:, None]).squeeze(1))
-                masks.append(legal)
-                left = (left - policy.lengths_V[chosen]).clamp(min=0)
-                if not bool(left.any()):
-                    break
-                logits = decoder.step(chosen)
+        while True:
+            # A finished row draws what nobody reads.
+            legal = legal_next(policy.lengths_V, left) | (left == 0)[:, None]
+            logp = masked_log_softmax(logits, legal, temperature or 1.0)
+            chosen = (logp if noise is None else logp + noise()).argmax(-1)
+            violated += ~legal.gather(1, logits.argmax(-1, keepdim=True)).squeeze(1)
+            bins.append(chosen)
+            logps.append(logp.gather(1, chosen[:, None]).squeeze(1))
+            masks.append(legal)
+            left = (left - policy.lengths_V[chosen]).clamp(min=0)
+            if not bool(left.any()):
+                break
+            logits = decoder.step(chosen)
         stacked = [torch.stack(part, 1) for part in (bins, logps, masks)]
         return _Streams(*(part.cpu().numpy() for part in (*stacked, violated)))
 
-    def _unconstrained(
-        self,
-        decoder: ReferenceDecoder,
-        observations: Sequence[Observation],
-        prompt_of_R: Sequence[int],
-        keys: Sequence[RngKey],
-    ) -> list[Prediction]:
+    def _unconstrained(self, decoder: StepDecoder, prompts: _Prompts, keys: Sequence[RngKey]) -> list[Prediction]:
         """What the release does; a stream that is no chunk becomes the all-zero one."""
         policy, predictions = self.policy, []
-        frames, state = policy.frames_tensor(observations), policy.state_tensor(observations)
-        for answer, key in zip(decoder.answer(frames, state, prompt_of_R), keys, strict=True):
+        answers = unconstrained_answers(policy, decoder, prompts.frames, prompts.state_bins_UJ, prompts.of_R)
+        for answer, key in zip(answers, keys, strict=True):
             learned = answer.bins[policy.codec.lengths_V[answer.bins] > 0]
             everything = np.ones((len(answer.bins), policy.vocabulary), dtype=bool)
             predictions.append(
@@ -247,6 +267,10 @@ class GrammarSampler:
                 )
             )
         return predictions
+
+    def _new_decoder(self) -> StepDecoder:
+        room = longest_answer(self.policy) if self.mode == REFERENCE else None
+        return self.policy.decoder(self.batch_rows, unconstrained=room)
 
     def _noise(self, keys: Sequence[RngKey], device: str) -> Noise:
         policy = self.policy

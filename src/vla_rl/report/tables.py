@@ -1,4 +1,4 @@
-"""Tables for the terminal: the end of a training run and of an evaluation.
+"""Tables for the terminal: the steps of a training run, and the evaluations before and after it.
 
 In: summaries and paired reads as plain dicts. Out: rich tables. Numbers come from the run's files; none are computed
 here.
@@ -11,6 +11,9 @@ from typing import Any
 
 from rich.table import Table
 
+# What the tests behind `success` are called where people read.
+TEST_NAMES = {"success_strict": "strict test", "success_documented": "documented test"}
+
 
 def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any], read: Mapping[str, Any]) -> Table:
     """Held-out success, reward and funnel before and after training, with the paired 95 % interval of the change."""
@@ -22,33 +25,17 @@ def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any], read: 
         ("change [95 % interval]", "right"),
     ):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
-    table.add_row("success", _count(before), _count(after), _change(read["success"], scale=100, unit=" points"))
+    test = TEST_NAMES.get(read["success_test"])
+    table.add_row(
+        f"success ({test})" if test else "success",
+        _count(before),
+        _count(after),
+        _change(read["success"], scale=100, unit=" points"),
+    )
     if read["reward_cm"]:
         table.add_row("reward, cm", _mean(before), _mean(after), _change(read["reward_cm"], unit=" cm"))
     for name, label in (("touched", "touched"), ("pinched", "pinched"), ("lifted", "lifted"), ("tipped", "tipped")):
         table.add_row(label, str(before[name]), str(after[name]), "")
-    return table
-
-
-def evaluation(summary: Mapping[str, Any], title: str) -> Table:
-    """One evaluation: counts by both success tests, funnel, means."""
-    table = Table(title=title, title_justify="left", show_header=False)
-    table.add_column(justify="left")
-    table.add_column(justify="right")
-    table.add_row("success (the test that ends an episode)", _count(summary))
-    table.add_row("  95 % interval", f"{summary['success_low']:.3f} to {summary['success_high']:.3f}")
-    for name, label in (
-        ("success_documented", "documented test (one tick, may still be held)"),
-        ("success_strict", "strict test (released, upright, half a second)"),
-        ("touched", "touched"),
-        ("pinched", "pinched"),
-        ("lifted", "lifted"),
-        ("tipped", "ended tipped"),
-        ("knockaways", "knocked away by 1 cm or more"),
-    ):
-        table.add_row(label, str(summary[name]))
-    table.add_row("mean reward v1, cm", _mean(summary))
-    table.add_row("mean ticks", f"{summary['ticks_mean']:.0f}")
     return table
 
 

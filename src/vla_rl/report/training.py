@@ -78,7 +78,7 @@ def closing(directory: Path, *, finished: bool) -> dict[str, Any]:
         "steps": _rows(directory / "train.jsonl"),
         "before": evaluations[0] if evaluations else None,
         "after": evaluations[-1] if complete else None,
-        "read": compare(*sides) if complete else None,
+        "read": compare(*sides, before_summary=evaluations[0], after_summary=evaluations[-1]) if complete else None,
     }
 
 

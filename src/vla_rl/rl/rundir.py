@@ -106,6 +106,29 @@ class RunDir:
                 remedy="restore the checkpoint that policy.checkpoint named when the run started",
             )
 
+    def record_scene(self, scene: Mapping[str, Any]) -> None:
+        """Note in this launch's entry of the manifest which world the run plays in; it must be the first launch's.
+
+        Args:
+            scene: description of the simulator, JSON-able, with `protocol` and `scene_hash`.
+
+        Raises:
+            IntegrityError: the run was started in another world.
+        """
+        file = self.path / MANIFEST
+        launches = json.loads(file.read_bytes())["launches"]
+        launches[-1]["scene"] = dict(scene)
+        first = next(launch["scene"] for launch in launches if "scene" in launch)
+        changed = [key for key in ("protocol", "scene_hash") if first[key] != scene[key]]
+        if changed:
+            raise IntegrityError(
+                "the simulator is not the one that the run was started with: "
+                + ", ".join(f"{key} {first[key]} -> {scene[key]}" for key in changed),
+                where=str(file),
+                remedy="install the versions that the manifest names, or start a new run",
+            )
+        write_atomic(file, dump_json({"launches": launches}, indent=1).encode())
+
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows to one of the JSONL files, fsynced."""
         append_jsonl(self.path / name, rows)

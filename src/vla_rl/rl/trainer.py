@@ -163,7 +163,7 @@ class GrpoTrainer:
         )
         episodes = tuple(stored[spec][0] for spec in specs)
         rows = tuple(row for spec in specs for row in stored[spec][1])
-        return assemble(episodes, rows, self.slots, fresh.wall_s)
+        return assemble(episodes, rows, fresh.wall_s, slots=self.slots, groups=fresh.groups)
 
     def _price(self, wave: Wave) -> tuple[list[Terms], Advantages]:
         terms: list[Terms] = [self.reward.terms(episode.metrics) for episode in wave.episodes]

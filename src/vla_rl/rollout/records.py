@@ -75,10 +75,10 @@ class Episode:
     replans: int
     tokens: int
     wall_s: float
-    masked_violations: int = 0
-    wider_bins: int = 0
-    zero_fallbacks: int = 0
-    predict_s: float = field(default=0.0, compare=False)
+    masked_violations: int = field(default=0, repr=False)
+    wider_bins: int = field(default=0, repr=False)
+    zero_fallbacks: int = field(default=0, repr=False)
+    predict_s: float = field(default=0.0, repr=False, compare=False)
 
 
 def decode_counts(episodes: Sequence[Episode]) -> dict[str, int | float | None]:

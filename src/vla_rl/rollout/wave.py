@@ -1,16 +1,20 @@
-"""One wave: episodes run in lockstep rounds, a batched predict in this process and one chunk in every environment a
-round.
+"""One wave: episodes run in rounds, a batched predict in this process and one chunk in every environment a round.
 
 In: a sampler, a pool, the episodes to run, the temperature and the number of slots. Out: a `Wave` with episodes and
-rows in the order of the specs. Freed slots are refilled in order. An episode depends on its own key only, so slots,
-workers, companions and restarts change nothing. Left out: storing (`store`), rewards and learning (`rl`).
+rows in the order of the specs.
+
+The slots form groups, and each group has its own rounds, so that one can be predicted while another moves. Which
+episodes meet in a batch follows from the slots alone, never from timing: the ends of rounds are taken in turns, group
+by group, and freed slots are refilled in that order. An episode depends on its own key only, so slots, groups, workers,
+companions and restarts change nothing. Left out: storing (`store`), rewards and learning (`rl`).
 """
 
 from __future__ import annotations
 
-import heapq
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +24,7 @@ from vla_rl.policy.sampler import DecodeCounts, Prediction, PredictRequest
 from vla_rl.rollout.events import EpisodeDone, EpisodeRestarted, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import Episode, EpisodeSpec, Row
+from vla_rl.rollout.rounds import Ask, Round, Sampler, crew, planned_rounds, play_round, slot_groups, ways_to_ask
 from vla_rl.rollout.worker import SlotResult
 
 MAX_FAULTS = 3  # of one episode; what repeats this often is no accident
@@ -27,10 +32,17 @@ MAX_FAULTS = 3  # of one episode; what repeats this often is no accident
 OnEpisode = Callable[[Episode, tuple[Row, ...]], None]
 
 
-class Sampler(Protocol):
-    """What a wave needs of a sampler: an answer to every request, in order."""
+class Watcher(Protocol):
+    """Sees every episode of a wave and changes nothing. Called one call at a time; an episode that is redone starts
+    again at replan 0."""
 
-    def sample(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]: ...
+    def replanned(self, spec: EpisodeSpec, replan: int, observation: Observation, prediction: Prediction) -> None:
+        """What was seen, and the chunk that answered it."""
+        ...
+
+    def ended(self, spec: EpisodeSpec, observation: Observation) -> None:
+        """What is seen when the episode has ended."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -41,13 +53,15 @@ class Wave:
         episodes: in the order of the specs.
         rows: by episode, then replan; empty when rows were not kept.
         wall_s: wall time of the wave.
-        predict_rounds: lockstep rounds that the wave takes with its number of slots.
+        groups: groups that its slots formed.
+        predict_rounds: rounds of all groups that such a wave takes when nothing is lost.
         mean_predict_batch: predicts a round; None for an empty wave.
     """
 
     episodes: tuple[Episode, ...]
     rows: tuple[Row, ...]
     wall_s: float
+    groups: int
     predict_rounds: int
     mean_predict_batch: float | None
 
@@ -65,11 +79,11 @@ class _Playing:
     rows: list[Row] = field(default_factory=list)
     counts: DecodeCounts = DecodeCounts()
 
-    def request(self) -> PredictRequest:
-        assert self.observation is not None
-        return PredictRequest(
-            observation=self.observation, seed=self.spec.seed, draw=self.spec.draw, replan=self.replan
-        )
+    def request(self, first: Observation | None = None) -> PredictRequest:
+        """What to ask for now; `first` is the first observation of an episode that starts."""
+        observation = first or self.observation
+        assert observation is not None
+        return PredictRequest(observation=observation, seed=self.spec.seed, draw=self.spec.draw, replan=self.replan)
 
     def record(self, prediction: Prediction, policy_digest: str, keep_row: bool) -> None:
         assert self.observation is not None
@@ -103,6 +117,7 @@ def run_wave(
     keep_rows: bool = True,
     on_event: OnEvent = ignore,
     on_episode: OnEpisode = lambda episode, rows: None,
+    watcher: Watcher | None = None,
 ) -> Wave:
     """Run every spec to its end.
 
@@ -116,6 +131,7 @@ def run_wave(
         keep_rows: False drops frames at once (evaluations need only the metrics).
         on_event: told of rounds, endings and restarts.
         on_episode: given each episode and its rows as soon as it has ended, e.g. to store them.
+        watcher: told of every replan and of the end of every episode.
 
     Raises:
         RolloutError: an episode was lost `MAX_FAULTS` times; names it and the last worker's fault.
@@ -123,56 +139,105 @@ def run_wave(
     if len(set(specs)) < len(specs):
         raise RolloutError("an episode is listed twice in one wave", where="specs")
     started = time.perf_counter()
-    queue = list(reversed(specs))
-    playing: dict[int, _Playing] = {}
+    queue = deque(specs)
     finished: dict[EpisodeSpec, tuple[Episode, tuple[Row, ...]]] = {}
     rounds = 0
-    _fill(pool, playing, queue, range(slots), on_event)
-    while playing:
-        order = sorted(playing)
-        predictions = sampler.sample([playing[slot].request() for slot in order], temperature)
-        for slot, prediction in zip(order, predictions, strict=True):
-            playing[slot].record(prediction, policy_digest, keep_rows)
-        results = pool.step([(slot, p.chunk_deg) for slot, p in zip(order, predictions, strict=True)])
-        for result in results:
-            if _advance(playing[result.slot], result):
-                game = playing.pop(result.slot)
-                finished[game.spec] = _finish(game, result.metrics or {}, on_event, on_episode)
-        rounds += 1
-        _redo_lost(pool, playing, results, on_event)
-        _fill(pool, playing, queue, (slot for slot in range(slots) if slot not in playing), on_event)
-        on_event(PredictRound(rounds, live=len(order), done=len(finished), total=len(specs)))
-    results_in_order = [finished[spec] for spec in specs]
-    episodes = tuple(episode for episode, _ in results_in_order)
-    rows = tuple(row for _, rows in results_in_order for row in rows)
-    return assemble(episodes, rows, slots, time.perf_counter() - started)
+    with ways_to_ask(sampler, temperature, pool.groups) as asks:
+        groups = slot_groups(slots, len(asks))
+        teams = [_Team(group, ask) for group, ask in zip(groups, asks, strict=False)]
+        with crew(len(teams)) as threads:
+
+            def start_round(team: _Team) -> None:
+                team.fill(queue)
+                work = (play_round, pool, team.ask, team.starts(), team.requests())
+                team.round = threads.submit(*work) if team.games else None
+
+            for team in teams:
+                start_round(team)
+            while any(team.round for team in teams):
+                for team in teams:
+                    if team.round is None:
+                        continue
+                    played = team.round.result()
+                    live = len(team.games)
+                    for game, metrics in team.take(played, policy_digest, keep_rows, on_event, watcher):
+                        if watcher and game.observation:
+                            watcher.ended(game.spec, game.observation)
+                        finished[game.spec] = _finish(game, metrics, on_event, on_episode)
+                    start_round(team)
+                    if played.predictions:
+                        rounds += 1
+                        on_event(PredictRound(rounds, live=live, done=len(finished), total=len(specs)))
+    in_order = [finished[spec] for spec in specs]
+    episodes = tuple(episode for episode, _ in in_order)
+    rows = tuple(row for _, rows in in_order for row in rows)
+    return assemble(episodes, rows, time.perf_counter() - started, slots=slots, groups=len(teams))
 
 
-def assemble(episodes: tuple[Episode, ...], rows: tuple[Row, ...], slots: int, wall_s: float) -> Wave:
+def assemble(episodes: tuple[Episode, ...], rows: tuple[Row, ...], wall_s: float, *, slots: int, groups: int) -> Wave:
     """A `Wave` from its parts, which may come from an attempt that was killed and from the one that finished it."""
-    rounds = lockstep_rounds([episode.replans for episode in episodes], slots)
+    rounds = planned_rounds([episode.replans for episode in episodes], slots, groups)
     predicts = sum(episode.replans for episode in episodes)
-    return Wave(episodes, rows, wall_s, rounds, predicts / rounds if rounds else None)
+    return Wave(episodes, rows, wall_s, groups, rounds, predicts / rounds if rounds else None)
 
 
-def lockstep_rounds(replans: Iterable[int], slots: int) -> int:
-    """Rounds of an undisturbed wave: each episode takes the slot that frees first, and one round a replan.
+@dataclass
+class _Team:
+    """A group of slots, the episodes in them, and the round that is under way."""
 
-    Derived rather than counted, so that a resumed wave reports the numbers of one that was never killed.
-    """
-    free_at = [0] * slots
-    for count in replans:
-        heapq.heapreplace(free_at, free_at[0] + count)
-    return max(free_at)
+    slots: range
+    ask: Ask
+    games: dict[int, _Playing] = field(default_factory=dict)
+    round: Future[Round] | None = None
 
+    def fill(self, queue: deque[EpisodeSpec]) -> None:
+        """Give queued episodes to the free slots, lowest slot first."""
+        for slot in self.slots:
+            if slot not in self.games and queue:
+                self.games[slot] = _Playing(queue.popleft())
 
-def _advance(game: _Playing, result: SlotResult) -> bool:
-    """Take a slot's answer into its episode; True when the episode has ended."""
-    if result.lost is not None:
-        return False
-    game.observation = result.observation
-    game.wall_s += result.wall_s
-    return result.done
+    def starts(self) -> list[tuple[int, int]]:
+        """Slot and seed of the episodes of which nothing has been seen."""
+        return [(slot, game.spec.seed) for slot, game in sorted(self.games.items()) if game.observation is None]
+
+    def requests(self) -> dict[int, Callable[..., PredictRequest]]:
+        """What makes the next request of each slot."""
+        return {slot: game.request for slot, game in self.games.items()}
+
+    def take(
+        self, played: Round, policy_digest: str, keep_rows: bool, on_event: OnEvent, watcher: Watcher | None
+    ) -> list[tuple[_Playing, Mapping[str, Any]]]:
+        """Take a round's answers into the episodes; returns those that have ended, with their metrics.
+
+        Lost episodes start again from replan 0; the same keys give the same episode.
+        """
+        for result in played.seen:
+            self._advance(result, on_event)
+        for slot, prediction in played.predictions.items():
+            game = self.games[slot]
+            if watcher and game.observation:
+                watcher.replanned(game.spec, game.replan, game.observation, prediction)
+            game.record(prediction, policy_digest, keep_rows)
+        for result in played.moves:
+            self._advance(result, on_event)
+        ended = [result for result in played.moves if result.done]
+        return [(self.games.pop(result.slot), result.metrics or {}) for result in ended]
+
+    def _advance(self, result: SlotResult, on_event: OnEvent) -> None:
+        game = self.games[result.slot]
+        if result.lost is None:
+            game.observation = result.observation
+            game.wall_s += result.wall_s
+            return
+        faults = game.faults + result.at_fault
+        if faults >= MAX_FAULTS:
+            raise RolloutError(
+                f"episode {game.spec.episode_id} was lost {faults} times; the last time: {result.lost}",
+                where=f"slot {result.slot}",
+                remedy="finished episodes are saved; look for the fault above, or use pool=serial to see it raised",
+            )
+        on_event(EpisodeRestarted(game.spec.episode_id, faults, result.lost))
+        self.games[result.slot] = _Playing(game.spec, faults)
 
 
 def _finish(
@@ -184,39 +249,3 @@ def _finish(
     on_episode(episode, rows)
     on_event(EpisodeDone(game.spec.episode_id, bool(metrics["success"]), game.replan))
     return episode, rows
-
-
-def _fill(
-    pool: Pool, playing: dict[int, _Playing], queue: list[EpisodeSpec], free: Iterable[int], on_event: OnEvent
-) -> None:
-    """Start queued episodes in the free slots, lowest slot first."""
-    fresh = [slot for slot, _ in zip(free, range(len(queue)), strict=False)]
-    for slot in fresh:
-        playing[slot] = _Playing(queue.pop())
-    _reset(pool, playing, fresh, on_event)
-
-
-def _redo_lost(pool: Pool, playing: dict[int, _Playing], results: list[SlotResult], on_event: OnEvent) -> None:
-    """Start lost episodes again from replan 0; the same keys give the same episode."""
-    lost = [result for result in results if result.lost is not None]
-    for result in lost:
-        game = playing[result.slot]
-        faults = game.faults + result.at_fault
-        if faults >= MAX_FAULTS:
-            raise RolloutError(
-                f"episode {game.spec.episode_id} was lost {faults} times; the last time: {result.lost}",
-                where=f"slot {result.slot}",
-                remedy="finished episodes are saved; look for the fault above, or use pool=serial to see it raised",
-            )
-        on_event(EpisodeRestarted(game.spec.episode_id, faults, result.lost or ""))
-        playing[result.slot] = _Playing(game.spec, faults)
-    _reset(pool, playing, [result.slot for result in lost], on_event)
-
-
-def _reset(pool: Pool, playing: dict[int, _Playing], slots: Sequence[int], on_event: OnEvent) -> None:
-    if not slots:
-        return
-    results = pool.reset([(slot, playing[slot].spec.seed) for slot in slots])
-    for result in results:
-        _advance(playing[result.slot], result)
-    _redo_lost(pool, playing, results, on_event)

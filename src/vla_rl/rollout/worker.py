@@ -1,8 +1,9 @@
 """The environment side of a pool: a set of env slots, and the loop of a worker process around it.
 
 In: an env spec (a plain `_target_` dict) and commands (`reset` a slot with a seed, `step` a slot with a chunk). Out:
-one `SlotResult` a command. A slot's env is built when it is first reset. Nothing here imports torch: a worker is light.
-Left out: which slot plays which episode, and what happens when a worker is lost (`pool`, `wave`).
+one `SlotResult` a command; frames go through shared memory, everything else through the pipe. A slot's env is built
+when it is first reset. Nothing here imports torch: a worker is light. Left out: which slot plays which episode, and
+what happens when a worker is lost (`pool`, `wave`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -20,8 +21,10 @@ import numpy as np
 from vla_rl import errors
 from vla_rl.config.build import build
 from vla_rl.policy.prompt import CAMERAS, Observation
+from vla_rl.rollout.description import describe
+from vla_rl.rollout.shared import FrameBlock, Shape
 
-Batch = Sequence[tuple[str, int, Any]]
+Message = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class SlotResult:
         metrics: the episode's metrics, when it has ended.
         wall_s: time that the environment worked on this command.
         lost: why the episode must be redone (its worker died, hung or showed garbage); None when all is well.
-        at_fault: this slot may be what broke the worker; False when another one is known to be.
+        at_fault: the worker was lost while it worked on this slot; False for the others that it took with it.
     """
 
     slot: int
@@ -58,6 +61,11 @@ class EnvSlots:
         """Build the slot's environment if there is none yet (loads the model and the renderer)."""
         if slot not in self._envs:
             self._envs[slot] = build(self._spec, plugins=self._plugins, where="sim")
+
+    def describe(self, slot: int) -> dict[str, Any]:
+        """What the slot's environment says of itself, see `vla_rl.rollout.description`."""
+        self.prepare(slot)
+        return describe(self._envs[slot])
 
     def reset(self, slot: int, seed: int) -> SlotResult:
         started = time.perf_counter()
@@ -103,45 +111,66 @@ def see(observation: Mapping[str, Any]) -> Observation:
     return Observation(np.stack([observation[camera] for camera in CAMERAS]), state_deg)
 
 
-def worker_main(connection: Connection, env_spec: dict[str, Any], plugins: Sequence[str], first_slot: int) -> None:
-    """Body of a worker process: answer batches of commands until the parent closes the pipe.
+def worker_main(
+    connection: Connection, env_spec: dict[str, Any], plugins: Sequence[str], first_slot: int, block: FrameBlock
+) -> None:
+    """Body of a worker process: answer one command after the other until the parent closes the pipe.
 
-    Messages in: a list of ("reset", slot, seed) or ("step", slot, chunk). Messages out: ("ok", results), or
-    ("user_error", class name, what, where, remedy) for an error that no retry can cure, or ("crash", slot, traceback).
+    Messages in: ("reset", slot, seed) or ("step", slot, chunk). Messages out: first ("ready", description), then a
+    command each ("ok", result without its observation, state_deg, frames), where `frames` is None if they lie in the
+    slot's place in `block`. Instead of either, ("user_error", class name, what, where, remedy) for an error that no
+    retry can cure, or ("crash", traceback).
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C goes to the whole group; the parent decides what to do
     slots = EnvSlots(env_spec, plugins)
+    commands = {"reset": slots.reset, "step": slots.step}
+    shape: Shape | None = None
 
-    def prepare() -> list[SlotResult]:
-        slots.prepare(first_slot)
-        return []
+    def serve(name: str, slot: int, data: Any) -> Message:
+        return _packed(commands[name](slot, data), block, shape)
 
     try:
-        connection.send(_answer(prepare))
+        hello = _answer(lambda: ("ready", slots.describe(first_slot)))
+        shape = frames_shape(hello[1]) if hello[0] == "ready" else None
+        connection.send(hello)
         while True:
-            connection.send(_serve(slots, connection.recv()))
+            command = connection.recv()
+            connection.send(_answer(lambda command=command: serve(*command)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone or has closed the pool
     finally:
         slots.close()
 
 
-def _serve(slots: EnvSlots, batch: Batch) -> tuple[Any, ...]:
-    """Work through a batch; the first error ends it, and the answer names its slot."""
-    handlers = {"reset": slots.reset, "step": slots.step}
-    results: list[SlotResult] = []
-    for name, slot, data in batch:
-        kind, *content = _answer(lambda name=name, slot=slot, data=data: [handlers[name](slot, data)], slot)
-        if kind != "ok":
-            return (kind, *content)
-        results += content[0]
-    return ("ok", results)
+def frames_shape(description: Mapping[str, Any]) -> Shape | None:
+    """Shape of one observation's frames, if the simulator tells it; otherwise frames are sent with the answer."""
+    px = description["image_px"]
+    return (len(CAMERAS), px, px, 3) if px else None
 
 
-def _answer(work: Callable[[], list[SlotResult]], slot: int | None = None) -> tuple[Any, ...]:
+def _packed(result: SlotResult, block: FrameBlock, shape: Shape | None) -> Message:
+    seen = result.observation
+    assert seen is not None
+    frames: np.ndarray | None = seen.frames
+    if shape and frames.shape == shape:
+        block.view(result.slot, shape)[...] = frames
+        frames = None
+    return ("ok", replace(result, observation=None), seen.state_deg, frames)
+
+
+def unpacked(message: Message, block: FrameBlock, shape: Shape | None) -> SlotResult:
+    """In the parent: the result of an "ok" message, with frames of its own."""
+    _, result, state_deg, frames = message
+    if frames is None:
+        assert shape is not None
+        frames = block.view(result.slot, shape).copy()  # the next command of this slot overwrites the place
+    return replace(result, observation=Observation(frames, state_deg))
+
+
+def _answer(work: Callable[[], Message]) -> Message:
     try:
-        return ("ok", work())
+        return work()
     except errors.UsageError as error:
         return ("user_error", type(error).__name__, error.what, error.where, error.remedy)
     except Exception:
-        return ("crash", slot, traceback.format_exc())
+        return ("crash", traceback.format_exc())

@@ -1,10 +1,9 @@
-"""Record the scripted expert in parallel: spawn seeds in, a directory of demonstration shards out.
+"""Record demonstrations in parallel: a recipe in, a LeRobot v3.0 dataset out.
 
-One spawned process per worker, each with its own GL context; the parent only hands out shards and counts. Kept are the
-episodes that pass the strict success test, and of those the recorded ticks at which the expert was demonstrating (a
-deliberate miss is executed but not stored: only the recovery is worth imitating). Each seed decides for itself whether
-it is noisy and whether it misses, so the same recipe gives the same shards whatever the number of workers.
-Rows on disk are described in `shards`; making training tensors from them is `dataset`.
+One spawned process per worker, each with its own GL context; the parent hands out shards, counts, and merges the shards
+once they are all there. A recording that was stopped or killed goes on with the shards that are missing. What is
+recorded is decided by `recipe` and `sources`, how it lies on disk by `shards` and `merge`; training tensors are
+`dataset`.
 """
 
 from __future__ import annotations
@@ -15,26 +14,27 @@ import os
 import time
 import traceback
 from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vla_rl import errors
-from vla_rl.config.build import build
 from vla_rl.errors import RolloutError, UsageError, VlaRlError
+from vla_rl.rl.rundir import CONFIG
 from vla_rl.rollout.events import OnEvent
-from vla_rl.seeds import check_use
-from vla_rl.sft.events import ShardRecorded
-from vla_rl.sft.shards import DemoRecipe, DemoRows, make_recipe, shard_paths, write_json, write_recipe, write_shard
+from vla_rl.rollout.files import dump_json, write_atomic
+from vla_rl.sft import lerobot
+from vla_rl.sft.events import EpisodesMerged, ShardRecorded
+from vla_rl.sft.merge import OWN_META, clear_staging, is_merged, merge
+from vla_rl.sft.recipe import RECIPE_FILE, DemoRecipe, check_same, write_recipe
+from vla_rl.sft.recording import RecordedEpisode
+from vla_rl.sft.shards import STAGING, read_outcome, shard_paths, write_shard
 
 SUMMARY_FILE = "summary.json"
 SHARD_ATTEMPTS = 3
-# Disturbance of noisy episodes: range of the noise on the executed targets, and spread of the start pose.
-NOISE_DEG, START_JITTER_DEG = (0.5, 2.0), 3.0
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class DemoSummary:
     """Counts over the finished shards.
 
     Attributes:
-        attempts, kept: episodes tried and episodes that passed the strict test.
-        rows: stored rows.
-        failures: reason -> count.
+        attempts, kept: episodes tried, and episodes in the dataset.
+        rows, taught: stored frames (one a tick), and those that may be imitated.
+        failures: reason -> count, over the attempts that were no success.
         noisy, missed: (attempts, kept) of the noisy and of the deliberately missing episodes.
         shards_done, shards_total: progress; `complete` when equal.
         scene_hash: digest of physics and pictures.
@@ -54,12 +54,13 @@ class DemoSummary:
     attempts: int
     kept: int
     rows: int
+    taught: int
     failures: dict[str, int]
     noisy: tuple[int, int]
     missed: tuple[int, int]
     shards_done: int
     shards_total: int
-    scene_hash: str
+    scene_hash: str | None
     wall_s: float
 
     @property
@@ -68,84 +69,94 @@ class DemoSummary:
 
 
 def record_demos(
-    *,
-    out_dir: Path,
-    env_spec: dict[str, Any],
-    seeds: tuple[int, ...],
-    workers: int,
-    shard_seeds: int,
-    record_every: int,
-    noise_share: float,
-    miss_share: float,
-    on_event: OnEvent,
-    max_wall_s: float | None,
+    *, out_dir: Path, recipe: DemoRecipe, workers: int, on_event: OnEvent, max_wall_s: float | None
 ) -> DemoSummary:
-    """Record every shard that `out_dir` does not hold yet.
+    """Record every shard that `out_dir` does not hold yet; once all are there, make the dataset.
 
     Args:
         out_dir: a new directory, or one that a stopped recording of the same recipe left.
-        env_spec: environment node (`_target_` and its keys), built in each worker.
-        seeds: spawn seeds to attempt, of a band open to demonstrations.
+        recipe: what to record.
         workers: recording processes.
-        shard_seeds: seeds per shard.
-        record_every: ticks between recorded rows; the phase is random per episode.
-        noise_share, miss_share: shares of noisy episodes and of episodes with a deliberate miss, in [0, 1].
-        on_event: gets a `ShardRecorded` after each shard.
+        on_event: gets a `ShardRecorded` after each shard and `EpisodesMerged` while the dataset is made.
         max_wall_s: no further shard is started after this many seconds; running ones are finished.
 
     Raises:
-        ConfigError: seeds of a band that is not open to demonstrations.
-        UsageError: `out_dir` holds something else.
+        UsageError: `out_dir` holds something else, or no episode was kept.
         MachineError: a worker cannot render.
         RolloutError: a shard's worker died repeatedly.
+        IntegrityError: a damaged shard or stored rollout.
     """
     started = time.monotonic()
-    check_use(seeds, "demos", where="demos.seeds")
-    _check_shares(workers, shard_seeds, record_every, noise_share, miss_share)
-    recipe = make_recipe(
-        env=env_spec, seeds=seeds, shard_seeds=shard_seeds, record_every=record_every, noise_share=noise_share,
-        miss_share=miss_share, scene_hash=build(env_spec, where="sim").scene_hash,
-    )  # fmt: skip
-    write_recipe(out_dir, recipe)
-    pending = [i for i in range(len(recipe.shards())) if not shard_paths(out_dir, i)[2].exists()]
+    if is_merged(out_dir):
+        stored = json.loads((out_dir / OWN_META).read_text())
+        check_same(stored, recipe, where=out_dir / OWN_META)
+        clear_staging(out_dir)
+        return _write_summary(out_dir, _summary(stored["counts"], recipe, wall_s=time.monotonic() - started))
+    _open_staging(out_dir, recipe)
+    pending = [i for i in range(len(recipe.shards())) if not shard_paths(out_dir, i)[1].exists()]
     deadline = started + max_wall_s if max_wall_s is not None else None
     _record_shards(out_dir, recipe, deque(pending), workers=workers, deadline=deadline, on_event=on_event)
-    summary = summarise(out_dir, recipe, wall_s=time.monotonic() - started)
-    write_json(out_dir / SUMMARY_FILE, {**asdict(summary), "complete": summary.complete})
+    counts = count(out_dir, recipe)
+    summary = _summary(counts, recipe, wall_s=0.0)
+    if summary.complete:
+        if not summary.kept:
+            raise UsageError(
+                f"none of {summary.attempts} episodes was kept: {summary.failures}",
+                where=str(out_dir),
+                remedy="record other seeds or rollouts into a new directory",
+            )
+        merge(out_dir, recipe, counts, on_episode=lambda done: on_event(EpisodesMerged(done, summary.kept)))
+    return _write_summary(out_dir, _summary(counts, recipe, wall_s=time.monotonic() - started))
+
+
+def count(directory: Path, recipe: DemoRecipe) -> dict[str, Any]:
+    """Counts over the shards that are complete, JSON-able; they depend on those shards alone."""
+    found = [read_outcome(directory, i) for i in range(len(recipe.shards()))]
+    outcomes = [outcome for outcome in found if outcome is not None]
+    attempts = [attempt for outcome in outcomes for attempt in outcome["attempts"]]
+    episodes = [episode for outcome in outcomes for episode in outcome["episodes"]]
+
+    def flagged(flag: str) -> list[int]:
+        those = [attempt for attempt in attempts if attempt[flag]]
+        return [len(those), sum(attempt["kept"] for attempt in those)]
+
+    return {
+        "attempts": len(attempts),
+        "kept": len(episodes),
+        "rows": sum(episode["length"] for episode in episodes),
+        "taught": sum(episode["taught_frames"] for episode in episodes),
+        "failures": dict(sorted(Counter(a["failure"] for a in attempts if a["failure"] is not None).items())),
+        "noisy": flagged("noisy"),
+        "missed": flagged("missed"),
+        "shards_done": len(outcomes),
+    }
+
+
+def _summary(counts: dict[str, Any], recipe: DemoRecipe, *, wall_s: float) -> DemoSummary:
+    values: dict[str, Any] = counts | {name: tuple(counts[name]) for name in ("noisy", "missed")}
+    total, scene_hash = len(recipe.shards()), recipe.scene["scene_hash"]
+    return DemoSummary(**values, shards_total=total, scene_hash=scene_hash, wall_s=wall_s)
+
+
+def _write_summary(out_dir: Path, summary: DemoSummary) -> DemoSummary:
+    record = {**asdict(summary), "complete": summary.complete}
+    write_atomic(out_dir / SUMMARY_FILE, (dump_json(record, indent=1) + "\n").encode())
     return summary
 
 
-def summarise(directory: Path, recipe: DemoRecipe, *, wall_s: float) -> DemoSummary:
-    """Counts over the shards that are complete."""
-    total = len(recipe.shards())
-    outcomes = [json.loads(path.read_text()) for i in range(total) if (path := shard_paths(directory, i)[2]).exists()]
-    attempts = [attempt for outcome in outcomes for attempt in outcome["attempts"]]
+def _open_staging(out_dir: Path, recipe: DemoRecipe) -> None:
+    """The staging directory of this recipe, new or the one to go on in.
 
-    def count(flag: str) -> tuple[int, int]:
-        flagged = [a for a in attempts if a[flag]]
-        return len(flagged), sum(a["kept"] for a in flagged)
-
-    return DemoSummary(
-        attempts=len(attempts),
-        kept=sum(a["kept"] for a in attempts),
-        rows=sum(outcome["rows"] for outcome in outcomes),
-        failures=dict(sorted(Counter(a["failure"] for a in attempts if not a["kept"]).items())),
-        noisy=count("noisy"),
-        missed=count("missed"),
-        shards_done=len(outcomes),
-        shards_total=total,
-        scene_hash=recipe.scene_hash,
-        wall_s=wall_s,
-    )
-
-
-def _check_shares(workers: int, shard_seeds: int, record_every: int, noise_share: float, miss_share: float) -> None:
-    for name, value in (("workers", workers), ("shard_seeds", shard_seeds), ("record_every", record_every)):
-        if value < 1:
-            raise UsageError(f"{value} is not a positive number", where=f"demos.{name}")
-    for name, value in (("noise_share", noise_share), ("miss_share", miss_share)):
-        if not 0 <= value <= 1:
-            raise UsageError(f"{value} is not a share between 0 and 1", where=f"demos.{name}")
+    Raises:
+        UsageError: the directory holds another recipe's demonstrations, or other files.
+    """
+    staging = out_dir / STAGING
+    if not staging.exists() and out_dir.exists() and any(e.name != CONFIG for e in out_dir.iterdir()):
+        raise UsageError(
+            "the directory is not empty and holds no demonstrations", where=str(out_dir), remedy="name a new one"
+        )
+    staging.mkdir(parents=True, exist_ok=True)
+    write_recipe(staging / RECIPE_FILE, recipe)
 
 
 # ------------------------------------------------------------------------------------------------- parent: hand out
@@ -155,8 +166,11 @@ def _record_shards(
     tries: Counter[int] = Counter()
     crew: dict[Connection, tuple[Any, int]] = {}
 
+    def in_time() -> bool:
+        return deadline is None or time.monotonic() < deadline
+
     def assign(connection: Connection, process: Any) -> None:
-        if pending and (deadline is None or time.monotonic() < deadline):
+        if pending and in_time():
             crew[connection] = (process, pending.popleft())
             with suppress(OSError):  # a worker that has died meanwhile is noticed by the next `wait`
                 connection.send(crew[connection][1])
@@ -167,7 +181,7 @@ def _record_shards(
             process.join()
 
     try:
-        for _ in range(min(workers, len(pending))):
+        for _ in range(min(workers, len(pending)) if in_time() else 0):
             assign(*_hire(out_dir, recipe))
         while crew:
             for connection in wait(list(crew)):
@@ -204,11 +218,12 @@ def _hire(out_dir: Path, recipe: DemoRecipe) -> tuple[Connection, Any]:
 
 
 def _recorded(out_dir: Path, recipe: DemoRecipe, index: int) -> ShardRecorded:
-    outcome = json.loads(shard_paths(out_dir, index)[2].read_text())
+    outcome = read_outcome(out_dir, index)
+    assert outcome is not None
     total = len(recipe.shards())
-    done = sum(shard_paths(out_dir, i)[2].exists() for i in range(total))
-    kept = sum(attempt["kept"] for attempt in outcome["attempts"])
-    return ShardRecorded(index, done, total, len(outcome["attempts"]), kept, outcome["rows"])
+    done = sum(shard_paths(out_dir, i)[1].exists() for i in range(total))
+    rows = sum(episode["length"] for episode in outcome["episodes"])
+    return ShardRecorded(index, done, total, len(outcome["attempts"]), len(outcome["episodes"]), rows)
 
 
 def _finished(connection: Connection, index: int) -> bool:
@@ -232,16 +247,16 @@ def _finished(connection: Connection, index: int) -> bool:
 def _worker(connection: Connection, out_dir: str, recipe: DemoRecipe) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        expert = None
+        source, schema = None, lerobot.data_schema(lerobot.features(recipe.scene["image_px"]))
         while (index := connection.recv()) is not None:
-            if expert is None:
-                from vla_rl.sim.expert import ScriptedExpert
+            if source is None:
+                from vla_rl.sft.sources import open_source
 
-                expert = ScriptedExpert(build(recipe.env, where="sim"))
-            rows, attempts = record_shard(expert, recipe, recipe.shards()[index])
-            write_shard(Path(out_dir), index, rows, attempts)
+                source = open_source(recipe)
+            episodes = _episodes(source, recipe.shards()[index])
+            write_shard(Path(out_dir), index, episodes, schema, success_only=recipe.success_only)
             connection.send(None)
-    except (EOFError, KeyboardInterrupt):  # the parent is gone or stops everything
+    except (EOFError, KeyboardInterrupt, BrokenPipeError):  # the parent is gone or stops everything
         return
     except VlaRlError as error:
         connection.send((type(error).__name__, (error.what, error.where, error.remedy), ""))
@@ -249,62 +264,14 @@ def _worker(connection: Connection, out_dir: str, recipe: DemoRecipe) -> None:
         connection.send((None, (), traceback.format_exc()))
 
 
-def record_shard(expert: Any, recipe: DemoRecipe, seeds: tuple[int, ...]) -> tuple[DemoRows, list[dict[str, Any]]]:
-    """Run the expert on each seed; rows of the kept episodes and the outcome of every attempt."""
-    from vla_rl.sim.expert import DemoNoise
+def _episodes(source: Any, jobs: Sequence[Any]) -> Iterator[RecordedEpisode]:
+    """One episode a job, for as long as there is a parent to record for.
 
-    noise = DemoNoise(
-        noisy_share=recipe.noise_share,
-        noise_deg=NOISE_DEG,
-        start_jitter_deg=START_JITTER_DEG,
-        miss_share=recipe.miss_share,
-    )
-    kept: list[DemoRows] = []
-    attempts: list[dict[str, Any]] = []
-    for seed in seeds:
-        episode = expert.run(seed, noise=noise, record_every=recipe.record_every, render=True)
-        if episode.ok:
-            kept.append(episode_rows(episode, seed, chunk_ticks=recipe.chunk_ticks))
-        attempts.append(
-            {
-                "seed": seed,
-                "noisy": episode.noisy,
-                "missed": episode.missed,
-                "kept": episode.ok,
-                "failure": episode.fail,
-                "ticks": len(episode.targets_deg),
-                "rows": len(kept[-1]) if episode.ok else 0,
-            }
-        )
-    return join_rows(kept, recipe), attempts
-
-
-def episode_rows(episode: Any, seed: int, *, chunk_ticks: int) -> DemoRows:
-    """Recorded ticks of one episode with the chunk of joint targets that follows each of them.
-
-    A chunk that reaches past the end repeats the last target: the expert stays where it ended.
+    Raises:
+        EOFError: the parent is gone; a recording that goes on meanwhile must not meet a second writer.
     """
-    recorded = [seen for seen in episode.observations if episode.trainable_T[seen.tick]]
-    tick = np.array([seen.tick for seen in recorded], dtype=np.int32)
-    padded = np.concatenate([episode.targets_deg, np.repeat(episode.targets_deg[-1:], chunk_ticks, axis=0)])
-    return DemoRows(
-        frames=np.stack([seen.frames for seen in recorded]),
-        state_deg=np.stack([seen.state_deg for seen in recorded]),
-        targets_deg=padded[tick[:, None] + np.arange(chunk_ticks)].astype(np.float32),
-        seed=np.full(len(recorded), seed, dtype=np.int64),
-        tick=tick,
-    )
-
-
-def join_rows(parts: list[DemoRows], recipe: DemoRecipe) -> DemoRows:
-    """Rows one after the other; the right empty arrays when nothing was kept."""
-    if not parts:
-        px = int(recipe.env["image_px"])
-        frames, state, targets = (
-            np.zeros((0, 2, px, px, 3), np.uint8),
-            np.zeros((0, 6)),
-            np.zeros((0, recipe.chunk_ticks, 6), np.float32),
-        )
-        return DemoRows(frames, state, targets, np.zeros(0, np.int64), np.zeros(0, np.int32))
-    names = ("frames", "state_deg", "targets_deg", "seed", "tick")
-    return DemoRows(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+    parent = multiprocessing.parent_process()
+    for job in jobs:
+        if parent is not None and not parent.is_alive():
+            raise EOFError
+        yield source.record(job)

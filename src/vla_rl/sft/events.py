@@ -20,6 +20,14 @@ class ShardRecorded(Event):
 
 
 @dataclass(frozen=True)
+class EpisodesMerged(Event):
+    """`done` of `total` recorded episodes are in the dataset's files."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
 class SftLogged(Event):
     """`step` of `steps` updates are done; means over the updates since the last such event."""
 

@@ -1,13 +1,15 @@
 """The boat-to-disk task as a `gymnasium.Env`: joint targets in, two pictures and six joint angles out.
 
 In: an environment seed, then chunks of absolute joint targets in degrees (LeRobot v3 frame, gripper -10 closed .. 100
-open), executed open loop at 30 Hz. Out: one observation per chunk, and the episode's metrics. The reward is always 0:
-prices are set by `vla_rl.rl.reward` from the metrics. Many environments share one compiled model and one renderer per
-process.
+open), executed open loop at a nominal 30 Hz. Out: one observation per chunk, and the episode's metrics. The reward is
+always 0: prices are set by `vla_rl.rl.reward` from the metrics. Many environments share one compiled model and one
+renderer per process.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -18,11 +20,13 @@ from vla_rl.errors import ConfigError, RolloutError
 from vla_rl.sim import metrics as M
 from vla_rl.sim.frames import CAMERAS, to_degrees, to_radians
 from vla_rl.sim.gl import mujoco
-from vla_rl.sim.protocol import Spawn, spawn_v1
+from vla_rl.sim.look import Look
+from vla_rl.sim.protocol import Protocol
 from vla_rl.sim.scene import MAX_PICTURE_PX, scene_digest, shared_scene
+from vla_rl.sim.snapshot import EnvSnapshot, derived_arrays, load
+from vla_rl.sim.spawn import Spawn, draw_spawn
 
 TERMINATE_ON = ("success_documented", "success_strict", "never")
-_INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 _UNSTABLE = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
 
 
@@ -30,16 +34,17 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
     """Pick up the toy boat and place it on the wooden disk.
 
     Args:
-        protocol: id of the task definition, e.g. ``"sim100b"``.
+        protocol: id of the task definition, e.g. ``"sim100b"`` (an ablation may pass constants of its own).
         image_px: height and width of both pictures.
-        chunk_ticks: length of the chunks that the policy predicts.
-        execute_ticks: how many of them are executed before the next observation (the first axis of an action).
+        chunk_ticks: length of the chunks that the policy predicts; the protocol says how many of these ticks are
+            executed before the next observation (`execute_ticks`, the first axis of an action).
         max_ticks: the episode is truncated after this many ticks.
         terminate_on: ``success_documented``, ``success_strict`` or ``never``.
         stop_hopeless: also terminate once the boat cannot be placed any more.
+        look: the keys of `vla_rl.config.schema.LookConfig`: what pictures look like.
 
     Raises:
-        ConfigError: unknown protocol or test, or lengths that do not fit.
+        ConfigError: unknown protocol or test, lengths that do not fit, or a look that cannot be shown.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
@@ -48,35 +53,38 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
     def __init__(
         self,
         *,
-        protocol: str,
+        protocol: str | Protocol,
         image_px: int,
         chunk_ticks: int,
-        execute_ticks: int,
         max_ticks: int,
         terminate_on: str,
         stop_hopeless: bool,
+        look: Mapping[str, Any],
     ) -> None:
         if terminate_on not in TERMINATE_ON:
             raise ConfigError(
                 f"no such test: {terminate_on!r}", where="sim.terminate_on", remedy=f"one of: {', '.join(TERMINATE_ON)}"
             )
-        if not 1 <= execute_ticks <= chunk_ticks:
-            raise ConfigError(
-                f"cannot execute {execute_ticks} ticks of a chunk of {chunk_ticks}", where="sim.execute_ticks"
-            )
         if max_ticks < 1:
             raise ConfigError(f"an episode of {max_ticks} ticks", where="sim.max_ticks", remedy="at least 1")
         if not 1 <= image_px <= MAX_PICTURE_PX:
             raise ConfigError(f"pictures of {image_px} px", where="sim.image_px", remedy=f"1 to {MAX_PICTURE_PX}")
-        self.scene = shared_scene(protocol)
-        self.image_px, self.chunk_ticks, self.execute_ticks, self.max_ticks = (
+        self.scene = shared_scene(protocol, Look.from_config(look))
+        execute_ticks = self.scene.protocol.execute_ticks
+        if chunk_ticks < execute_ticks:
+            raise ConfigError(
+                f"protocol {self.scene.protocol.name} executes {execute_ticks} ticks of a chunk of {chunk_ticks}",
+                where="sim.chunk_ticks",
+                remedy=f"at least {execute_ticks}, or a protocol with a shorter horizon (-h15, -h10)",
+            )
+        self.image_px, self.chunk_ticks, self.max_ticks, self.execute_ticks = (
             image_px,
             chunk_ticks,
-            execute_ticks,
             max_ticks,
+            execute_ticks,
         )
         self.terminate_on, self.stop_hopeless = terminate_on, stop_hopeless
-        self.scene_hash = scene_digest(self.scene.protocol)
+        self.scene_hash = scene_digest(self.scene.protocol, self.scene.look)
         self.data = mujoco.MjData(self.scene.model)
         self.seed = -1
         self._trace: list[M.TickSample] = []
@@ -102,23 +110,20 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
             options: ``{"arm_deg": [6]}`` starts the arm there instead of at home (demonstrations).
 
         Returns:
-            observation, and info with the seed and the spawn.
+            observation, and info: the seed, the boat's ``spawn`` [3] (m, m, rad) and the ``disk`` [2] (m).
         """
         super().reset(seed=seed)
         spawn = self.begin(
             int(self.np_random.integers(2**31)) if seed is None else seed, (options or {}).get("arm_deg")
         )
-        return self.observe(), {"seed": self.seed, "spawn": [spawn.x_m, spawn.y_m, spawn.yaw_rad]}
+        pose = np.array([spawn.x_m, spawn.y_m, spawn.yaw_rad])
+        return self.observe(), {"seed": self.seed, "spawn": pose, "disk": np.array(spawn.disk_xy_m)}
 
     def begin(self, seed: int, arm_deg: np.ndarray | None = None) -> Spawn:
         """`reset` without rendering: arm settled at home, boat put at its spawn, 30 settling steps."""
         scene, data, protocol = self.scene, self.data, self.scene.protocol
-        mujoco.mj_resetData(scene.model, data)
-        mujoco.mj_setState(scene.model, data, scene.settled_state, _INTEGRATION)
-        if arm_deg is not None:
-            data.qpos[:6] = data.ctrl[:6] = np.clip(to_radians(arm_deg), scene.ctrl_low_rad, scene.ctrl_high_rad)
-            data.qvel[:6] = 0.0
-        spawn = spawn_v1(seed, protocol)
+        spawn = draw_spawn(seed, protocol)
+        scene.park(data, spawn.disk_xy_m, arm_deg)
         half = spawn.yaw_rad / 2
         pose = (spawn.x_m, spawn.y_m, protocol.spawn_height_m, np.cos(half), 0.0, 0.0, np.sin(half))
         data.qpos[scene.boat_qpos : scene.boat_qpos + 7] = pose
@@ -133,7 +138,7 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
         return spawn
 
     def tick(self, target_deg: np.ndarray) -> bool:
-        """One control tick (1/30 s) towards absolute joint targets, held constant; no rendering.
+        """One control tick (`Protocol.tick_s`) towards absolute joint targets, held constant; no rendering.
 
         Args:
             target_deg: float [6]; clipped to the servo ranges.
@@ -192,16 +197,81 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
 
     def get_frame(self, camera: str, width_px: int, height_px: int) -> np.ndarray:
         """uint8 [height, width, 3] of the present moment, e.g. for a video."""
-        return self.scene.picture(self.data, camera, width_px, height_px)
+        return self.scene.picture(self.data, camera, width_px, height_px, seed=self.seed, tick=self.ticks)
 
     def render(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The top camera at 480 x 480."""
         return self.get_frame("top", 480, 480)
 
+    def describe(self) -> dict[str, Any]:
+        """What a record of results must say about its simulator; JSON-able.
+
+        Returns:
+            ``protocol`` id, ``scene_hash``, ``max_replans`` of an episode and ``image_px``.
+        """
+        return {
+            "protocol": self.scene.protocol.name,
+            "scene_hash": self.scene_hash,
+            "max_replans": math.ceil(self.max_ticks / self.execute_ticks),
+            "image_px": self.image_px,
+        }
+
+    def snapshot(self) -> EnvSnapshot:
+        """The present moment of the episode, to `restore` it later.
+
+        Raises:
+            gymnasium.error.ResetNeeded: before the first reset.
+        """
+        self._require_episode()
+        return EnvSnapshot(
+            scene_hash=self.scene_hash,
+            seed=self.seed,
+            state=self.scene.integration_state(self.data),
+            derived=derived_arrays(self.data),
+            trace=tuple(self._trace),
+            strikes=self._strikes,
+            strict_run=self._strict_run,
+            hopeless_run=self._hopeless_run,
+            terminated=self.terminated,
+            truncated=self.truncated,
+        )
+
+    def restore(self, snapshot: EnvSnapshot) -> None:
+        """Continue from a snapshot: same physics, metrics and pictures as if nothing had come between, bit for bit.
+
+        Raises:
+            ValueError: the snapshot belongs to another scene.
+        """
+        if snapshot.scene_hash != self.scene_hash:
+            raise ValueError(f"a snapshot of scene {snapshot.scene_hash[:12]} in scene {self.scene_hash[:12]}")
+        load(self.scene.model, self.data, snapshot)
+        self.seed, self._trace = snapshot.seed, list(snapshot.trace)
+        self._strikes, self._strict_run, self._hopeless_run = (
+            snapshot.strikes,
+            snapshot.strict_run,
+            snapshot.hopeless_run,
+        )
+        self.terminated, self.truncated = snapshot.terminated, snapshot.truncated
+
+    @property
+    def disk_xy_m(self) -> tuple[float, float]:
+        """Centre of the disk in this episode, in metres."""
+        return self.scene.disk_xy_m(self.data)
+
     @property
     def ticks(self) -> int:
         """Ticks executed since reset."""
         return len(self._trace) - 1
+
+    @property
+    def tick_s(self) -> float:
+        """Duration of one control tick in seconds."""
+        return self.scene.protocol.tick_s
+
+    @property
+    def trace(self) -> tuple[M.TickSample, ...]:
+        """The episode so far: the settled state after reset, then one sample a tick."""
+        return tuple(self._trace)
 
     @property
     def last_sample(self) -> M.TickSample:
@@ -219,17 +289,25 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
         Raises:
             gymnasium.error.ResetNeeded: before the first reset.
         """
+        self._require_episode()
+        return M.episode_metrics(
+            self._trace,
+            reset_strikes=self._strikes,
+            terminate_on=self.terminate_on,
+            tick_s=self.tick_s,
+        )
+
+    def _require_episode(self) -> None:
         if not self._trace:
             raise gym.error.ResetNeeded("there is no episode yet: call reset(seed=...) first")
-        return M.episode_metrics(self._trace, reset_strikes=self._strikes, terminate_on=self.terminate_on)
 
     def _sample(self) -> M.TickSample:
-        """Boat and speeds from the state itself; contacts are those that the last physics step (1/240 s) resolved."""
+        """Boat and speeds from the state itself; contacts are those that the last physics step resolved."""
         scene, data = self.scene, self.data
         p, v = scene.boat_qpos, scene.boat_qvel
         x_m, y_m, z_m, _, qx, qy, _ = data.qpos[p : p + 7].tolist()
         speed = np.abs(data.qvel)
-        disk_x, disk_y = scene.protocol.disk_xy_m
+        disk_x, disk_y = scene.disk_xy_m(data)
         return M.TickSample(
             distance_m=float(np.hypot(x_m - disk_x, y_m - disk_y)),
             z_m=z_m,

@@ -2,13 +2,12 @@
 
 In: the environment variable ``MUJOCO_GL`` (honoured when set) and the GL libraries of this machine. Out: the module
 `mujoco`, and `check_rendering`, a canary picture. Without any GL library the physics still works; rendering raises a
-`MachineError` that names the missing package. Windowed rendering (GLFW) is used only when the user asks for it.
+`MachineError` that names the missing package (`backend`).
 """
 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import functools
 import importlib
 import os
@@ -17,53 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_rl.errors import MachineError
-
-APT_OSMESA = "apt-get install -y --no-install-recommends libosmesa6"
-APT_EGL = "apt-get install -y --no-install-recommends libegl1 libgl1"
-_LIBRARIES = {
-    "egl": (("libEGL.so.1",), ("libGL.so.1", "libOpenGL.so.0")),
-    "osmesa": (("libOSMesa.so.8", "libOSMesa.so.6"),),
-}
-
-
-def _loads(name: str) -> bool:
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
-
-
-def choose_backend() -> str:
-    """The value for ``MUJOCO_GL``: the user's own, else ``egl``, else ``osmesa``, else ``disable`` (no GL library)."""
-    if chosen := os.environ.get("MUJOCO_GL", "").strip().lower():
-        return chosen
-    for backend, needed in _LIBRARIES.items():
-        if all(any(map(_loads, alternatives)) for alternatives in needed):
-            return backend
-    return "disable"
-
-
-def rendering_error(backend: str, cause: BaseException | None = None) -> MachineError:
-    """The `MachineError` for a machine that cannot render, with the package that makes it work.
-
-    Args:
-        backend: what ``MUJOCO_GL`` was or would have been.
-        cause: the original exception, quoted in the message.
-    """
-    reason = f" ({type(cause).__name__}: {cause})" if cause else ""
-    if backend in ("disable", "off", "0", "false"):
-        user_set = os.environ.get("MUJOCO_GL", "").strip().lower() == backend
-        what = "MUJOCO_GL switches rendering off" if user_set else "no OpenGL library was found for rendering"
-        fix = "unset MUJOCO_GL, or run: " if user_set else "run: "
-        return MachineError(what + reason, where="rendering", remedy=f"{fix}{APT_OSMESA}  (or: {APT_EGL})")
-    apt = {"egl": APT_EGL, "osmesa": APT_OSMESA}.get(backend, APT_OSMESA)
-    return MachineError(
-        f"rendering with MUJOCO_GL={backend} does not work on this machine{reason}",
-        where="rendering",
-        remedy=f"run: {apt}  (then, if you set MUJOCO_GL, unset it or set it to egl or osmesa)",
-    )
+from vla_rl.sim.backend import DISABLE, VARIABLE, choose_backend, rendering_error, users_choice
 
 
 def _import_mujoco() -> Any:
@@ -73,16 +26,16 @@ def _import_mujoco() -> Any:
         MachineError: the backend's library is missing or broken.
     """
     backend = choose_backend()
-    had = os.environ.get("MUJOCO_GL")
-    os.environ["MUJOCO_GL"] = backend
+    had = users_choice()
+    os.environ[VARIABLE] = backend
     try:
         return importlib.import_module("mujoco")
     except (ImportError, AttributeError, RuntimeError) as error:
         raise rendering_error(backend, error) from None
     finally:
         # A "disable" of our own must not outlive this import: a child process would take it for the user's wish.
-        if had is None and backend == "disable":
-            del os.environ["MUJOCO_GL"]
+        if had is None and backend == DISABLE:
+            del os.environ[VARIABLE]
 
 
 # MuJoCo's compiled module has no type information; these names say what is meant where a signature needs one.
@@ -101,7 +54,7 @@ def new_renderer(model: MjModel, width_px: int, height_px: int) -> Renderer:
     """
     backend = choose_backend()
     make = getattr(mujoco, "Renderer", None)
-    if make is None or backend == "disable":
+    if make is None or backend == DISABLE:
         raise rendering_error(backend)
     try:
         renderer = make(model, height=height_px, width=width_px)
@@ -110,6 +63,16 @@ def new_renderer(model: MjModel, width_px: int, height_px: int) -> Renderer:
     _open_renderers.add(renderer)
     _close_at_exit()
     return renderer
+
+
+def switch_effects_off(scene: Any) -> None:
+    """No shadow map, reflection or sky in a renderer's scene: cheap, and the same on every driver."""
+    for flag in (
+        mujoco.mjtRndFlag.mjRND_SHADOW,
+        mujoco.mjtRndFlag.mjRND_REFLECTION,
+        mujoco.mjtRndFlag.mjRND_SKYBOX,
+    ):
+        scene.flags[flag] = 0
 
 
 _open_renderers: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -17,9 +17,9 @@ import numpy as np
 from vla_rl.sim.gl import mujoco
 from vla_rl.sim.scene import Scene
 
-DAMPING = 1e-6
+DAMPING_66 = 1e-6 * np.eye(6)
 MAX_STEP_RAD = 0.2
-TOLERANCE = 2e-5
+TOLERANCE, SETTLED_RAD = 2e-5, 2e-5
 RANGE_MARGIN_RAD = 0.02
 # A bent elbow with the tool pointing down: shoulder lift, elbow and wrist, from which the iteration reaches the table.
 BENT_RAD = np.deg2rad([10.0, 10.0, 70.0])
@@ -40,6 +40,7 @@ class ArmKinematics:
     def __init__(self, scene: Scene) -> None:
         self._model, self._data = scene.model, mujoco.MjData(scene.model)
         self._gripper = scene.model.body("gripper").id
+        self._own_geom_G = (scene.body_of_geom_G != 0) & (scene.body_of_geom_G != scene.boat_body)
         limits = scene.model.jnt_range[:5]
         self.low_rad, self.high_rad = limits[:, 0] + RANGE_MARGIN_RAD, limits[:, 1] - RANGE_MARGIN_RAD
         self._pan_axis_xy = np.array(scene.model.body("shoulder").pos[:2])
@@ -57,9 +58,27 @@ class ArmKinematics:
         rotation = self._data.xmat[self._gripper].reshape(3, 3)
         return self._data.xpos[self._gripper] + rotation @ tool_point, rotation
 
-    def _heading(self, pan_rad: float, roll_rad: float) -> float:
-        _, rotation = self.tool(np.concatenate([[pan_rad], BENT_RAD, [roll_rad]]), np.zeros(3))
+    def radius_m(self, point_m: np.ndarray) -> float:
+        """Horizontal distance of a point from the pan axis."""
+        return float(np.hypot(*(point_m[:2] - self._pan_axis_xy)))
+
+    def strikes_itself(self, joints_rad: np.ndarray, jaw_rad: float) -> bool:
+        """Whether parts of the arm touch each other in this pose."""
+        self._data.qpos[:6] = np.append(joints_rad, jaw_rad)
+        mujoco.mj_fwdPosition(self._model, self._data)
+        # Back as it was: the jaw moves the arm's centre of mass, and with it the last bits of later Jacobians.
+        self._data.qpos[5] = 0.0
+        contact = self._data.contact
+        own_C2 = self._own_geom_G[contact.geom]
+        return bool((own_C2.all(axis=1) & (contact.dist < 0.0)).any())
+
+    def heading_rad(self, joints_rad: np.ndarray) -> float:
+        """World heading of the jaw axis."""
+        _, rotation = self.tool(joints_rad, np.zeros(3))
         return float(np.arctan2(rotation[1, 0], rotation[0, 0]))
+
+    def _heading(self, pan_rad: float, roll_rad: float) -> float:
+        return self.heading_rad(np.concatenate([[pan_rad], BENT_RAD, [roll_rad]]))
 
     def guess(self, xy_m: np.ndarray, jaw_heading_rad: float) -> np.ndarray:
         """A start configuration over `xy_m` whose wrist roll already points the jaws along the heading; float64 [5]."""
@@ -102,7 +121,12 @@ class ArmKinematics:
             mujoco.mj_comPos(self._model, self._data)
             mujoco.mj_jac(self._model, self._data, self._jac_pos, self._jac_rot, position, self._gripper)
             jacobian = np.concatenate([self._jac_pos[:, :5], weights[:, None] * self._jac_rot[:, :5]])
-            step = jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + DAMPING * np.eye(6), error)
-            joints_rad = np.clip(joints_rad + np.clip(step, -MAX_STEP_RAD, MAX_STEP_RAD), self.low_rad, self.high_rad)
+            step = jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + DAMPING_66, error)
+            moved_rad = np.minimum(np.maximum(step, -MAX_STEP_RAD), MAX_STEP_RAD) + joints_rad
+            moved_rad = np.minimum(np.maximum(moved_rad, self.low_rad), self.high_rad)
+            settled = np.abs(moved_rad - joints_rad).max() < SETTLED_RAD  # as near as it gets
+            joints_rad = moved_rad
+            if settled:
+                break
         position, rotation = self.tool(joints_rad, tool_point)
         return ArmPose(joints_rad, float(np.linalg.norm(goal_m - position)), float(rotation[2, 2]))
