@@ -5,10 +5,14 @@ import subprocess
 import sys
 
 import pytest
+from hf_support import write_model
 from safetensors.numpy import load_file
 
+from vla_rl.cli.main import main
+
 TWIN = "twin.vision_width=32 twin.vision_layers=2 twin.vision_mlp=32 twin.text_width=64 twin.text_layers=1"
-SFT = f"sft.steps=4 sft.batch_rows=4 sft.warmup_steps=1 sft.log_every=1 run.device=cpu run.threads=1 {TWIN}".split()
+STEPS = "sft.steps=4 sft.batch_rows=4 sft.warmup_steps=1 sft.log_every=1 run.device=cpu run.threads=1".split()
+SFT = [*STEPS, *TWIN.split()]
 
 
 def vla_rl(*arguments):
@@ -53,3 +57,22 @@ def test_a_stopped_training_goes_on_to_the_same_policy(demos, tmp_path):
     assert all((first[name] == second[name]).all() for name in first)
     scene = json.loads((whole / "policy" / "training_scene.json").read_text())
     assert scene["protocol"] == "sim100b" and len(scene["scene_hash"]) == 64
+
+
+def test_training_starts_from_a_model_that_is_given_action_tokens_and_goes_on_from_its_policy(demos, tmp_path, capfd):
+    """In this process: each command would import torch anew."""
+    model, first, second = write_model(tmp_path / "SmolVLM", "smolvlm"), tmp_path / "first", tmp_path / "second"
+
+    def sft(*arguments):
+        return main(["sft", f"sft.demos={demos}", *STEPS, *map(str, arguments)]), capfd.readouterr().err
+
+    assert sft(f"sft.base={model}", f"run.dir={first}")[0] == 0
+    code, said = sft(f"sft.base={first / 'policy'}", f"run.dir={second}")
+    assert code == 0 and "its own action tokens" in said
+    before, after = (load_file(d / "policy" / "model.safetensors") for d in (first, second))
+    assert before.keys() == after.keys() and any((before[name] != after[name]).any() for name in before)
+    assert main(["checkpoint", "validate", str(second / "policy")]) == 0
+    code, said = sft("sft.base=/nowhere", f"run.dir={tmp_path / 'x'}")
+    assert code == 2 and "/nowhere" in said
+    code, said = sft(f"sft.base={first / 'policy'}", "twin.text_width=64", f"run.dir={tmp_path / 'y'}")
+    assert code == 2 and "nothing reads twin.text_width" in said

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from policy_support import MINI, TASK, picture, smooth_chunks
+from release_support import write_release
 
 from vla_rl.config.schema import TwinConfig
 from vla_rl.policy.fast import FastCodec
@@ -52,3 +56,14 @@ def boat_policy(codec: FastCodec, stats: NormStats) -> VlaPolicy:
 def observations() -> list[Observation]:
     rng, states = np.random.default_rng(5), smooth_chunks(8, 5)[:, 0]
     return [Observation(picture(rng), state) for state in states]
+
+
+@pytest.fixture(scope="session")
+def release(codec: FastCodec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in the layout of a MolmoAct2 release; shared: tests that damage it take `release_copy`."""
+    return write_release(tmp_path_factory.mktemp("release") / "MolmoAct2-Tiny", codec)
+
+
+@pytest.fixture
+def release_copy(release: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(release, tmp_path / "release"))

@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from policy_support import smooth_chunks
 
 from vla_rl.errors import ConfigError
+from vla_rl.policy.alphabet import CodecError
 from vla_rl.policy.fast import FastCodec, dct_matrix
 from vla_rl.policy.normalise import NormStats, QuantileTable
 
@@ -119,9 +120,12 @@ def test_a_foreign_or_missing_codec_directory_is_refused(codec: FastCodec, tmp_p
     with pytest.raises(ConfigError):
         FastCodec.load(tmp_path)
     codec.save(tmp_path)
-    released = {"processor_class": "UniversalActionProcessor", "scale": 10, "vocab_size": 2048, "min_token": -55}
-    (tmp_path / "processor_config.json").write_text(json.dumps(released))
-    with pytest.raises(ConfigError):
+    config = json.loads((tmp_path / "processor_config.json").read_text())
+    (tmp_path / "processor_config.json").write_text(json.dumps({**config, "processor_class": "Another"}))
+    with pytest.raises(CodecError, match="Another"):
+        FastCodec.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CodecError, match="no usable"):
         FastCodec.load(tmp_path)
 
 
@@ -133,6 +137,25 @@ def test_quantile_table_maps_its_ends_to_plus_and_minus_one_also_when_descending
         [7.5, -20],
         [10, -30],
     ]
+
+
+def test_quantiles_are_exact_over_all_frames_where_an_average_over_datasets_is_not():
+    # One dataset works on the left (800 frames about -40), one on the right (200 about +40).
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(-40, 1, (800, 6)), rng.normal(40, 1, (200, 6))
+    both = np.concatenate([left, right])
+    table = QuantileTable.fit(both, 0.01)
+    assert np.array_equal([table.low_deg, table.high_deg], np.quantile(both, [0.01, 0.99], axis=0))
+    average = 0.8 * np.quantile(left, 0.99, axis=0) + 0.2 * np.quantile(right, 0.99, axis=0)
+    assert (table.high_deg > 40).all() and (average < -20).all()  # an average lies where no frame is
+    assert ((both <= table.high_deg).mean(0) == 0.99).all() and ((both < table.low_deg).mean(0) == 0.01).all()
+    shuffled = QuantileTable.fit(rng.permutation(both), 0.01)
+    assert np.array_equal(shuffled.low_deg, table.low_deg) and np.array_equal(shuffled.high_deg, table.high_deg)
+
+
+def test_values_are_clamped_after_normalising_so_a_descending_pair_is_not_sorted():
+    down = QuantileTable(np.array([44.8]), np.array([-96.1]))
+    assert down.normalise(np.array([[44.8], [-96.1], [60.0], [-120.0]])).tolist() == [[-1], [1], [-1], [1]]
 
 
 def test_a_joint_that_never_moves_normalises_to_zero_and_comes_back():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from policy_support import released_artifact
 
 from vla_rl.errors import ConfigError
 from vla_rl.policy.fast import FastCodec
@@ -37,10 +40,33 @@ def test_a_codec_without_unit_bins_is_refused():
         Grammar(np.array([2, 3]), total=4)
 
 
-def test_five_hundred_random_masked_streams_all_decode(codec: FastCodec):
-    grammar, rng = Grammar(codec.lengths_V, codec.symbols), np.random.default_rng(1)
-    chunks = codec.decode([random_stream(grammar, rng) for _ in range(500)])
-    assert chunks.shape == (500, 30, 6) and np.isfinite(chunks).all()
+@pytest.mark.parametrize(
+    ("spelling", "bins"), [("plain", "reachable"), ("released", "reachable"), ("released", "documented")]
+)
+def test_two_thousand_random_masked_streams_expand_to_exactly_the_chunk(
+    codec: FastCodec, tmp_path: Path, spelling: str, bins: str
+):
+    if spelling == "released":
+        codec = FastCodec.load(released_artifact(tmp_path), horizon=30, dim=6)
+    grammar, rng = Grammar.of(codec, bins), np.random.default_rng(1)
+    streams = [random_stream(grammar, rng) for _ in range(2000)]
+    assert {int(codec.lengths_V[stream].sum()) for stream in streams} == {30 * 6}
+    assert {codec.fault(stream) for stream in streams} == {None}
+    chunks = codec.decode(streams)
+    assert chunks.shape == (2000, 30, 6) and np.isfinite(chunks).all()
+    used = np.unique(np.concatenate(streams))
+    assert codec.reachable_V[used].all() == (bins == "reachable")
+
+
+def test_the_wider_grammar_adds_just_the_bins_that_no_encoder_emits(tmp_path: Path):
+    codec = FastCodec.load(released_artifact(tmp_path), horizon=30, dim=6)
+    narrow, wide = Grammar.of(codec, "reachable"), Grammar.of(codec, "documented")
+    assert np.flatnonzero(wide.wider_V).tolist() == list(range(33)) and not narrow.wider_V.any()
+    assert np.array_equal(wide.lengths_V, codec.lengths_V)
+    assert np.array_equal(narrow.lengths_V, np.where(wide.wider_V, 0, wide.lengths_V))
+    with pytest.raises(ConfigError):
+        narrow.masks(np.array([32] * 180))
+    assert wide.masks(np.array([32] * 180)).shape == (180, 2048)
 
 
 def test_torch_masks_of_padded_streams_equal_the_numpy_masks(codec: FastCodec):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_policy import tiny_policy, tiny_sampler
 from toy_run import CONFIGURATION, STEPS, toy_trainer
 from toy_world import spec
 
@@ -26,8 +27,8 @@ TRAIN_KEYS = """step episodes successes reward_mean median_group_std_cm groups_t
     success_advantage_share mean_ratio min_ratio max_ratio clip_fraction approx_kl anchor_kl anchor_k3_pre rollout_gap
     loss grad_norm step_skipped chosen_nll entropy knockaway_frac setback_frac tip_frac strikes earned_progress_mean_cm
     ungrasped_disp_mean_cm rows tokens predict_rounds mean_predict_batch rollout_s update_s eval_s save_s
-    env_steps_per_s vram_gib gpu_h gpu_h_total""".split()
-TIMES = {"rollout_s", "update_s", "eval_s", "save_s", "env_steps_per_s", "wall_s"}
+    env_steps_per_s vram_gib gpu_h gpu_h_total masked_violations wider_bins zero_fallbacks predict_latency_s""".split()
+TIMES = {"rollout_s", "update_s", "eval_s", "save_s", "env_steps_per_s", "wall_s", "predict_s", "predict_latency_s"}
 SRC = str(Path(__file__).parents[2] / "src")
 
 
@@ -308,3 +309,8 @@ def test_steps_never_share_a_training_seed():
     assert [(s.seed, s.draw) for s in geometry.specs(2)] == [(200000 + k, d) for k in (3, 4, 5) for d in (0, 1)]
     assert {s.seed for step in (1, 2, 3) for s in geometry.specs(step)} == set(geometry.training_seeds(3))
     assert CONFIGURATION["run"]["seed"] == 3
+
+
+def test_a_sampler_that_only_decodes_greedily_is_refused_at_once(tmp_path):
+    with pytest.raises(ConfigError, match="sampler.mode"):
+        toy_trainer(tmp_path / "run", sampler=tiny_sampler(tiny_policy(), mode="reference"))

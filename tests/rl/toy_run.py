@@ -54,6 +54,7 @@ def toy_trainer(
 
     geometry = {"seeds": 2, "draws": 3, "min_group_std_cm": 1e-4, **settings.pop("geometry", {})}
     arguments = {
+        "sampler": sampler,
         "reward": reward,
         "loss": LossConfig(),
         "optim": OptimConfig(lr=3e-3, microbatch_rows=4),
@@ -63,7 +64,6 @@ def toy_trainer(
     }
     return GrpoTrainer(
         policy=policy,
-        sampler=sampler,
         pool=pool,
         surface=TextStack(),
         geometry=GeometryConfig(**geometry),

@@ -14,7 +14,7 @@ from vla_rl.policy.logprob import score_rows
 from vla_rl.policy.prompt import Observation
 from vla_rl.rollout.events import EpisodeDone, EpisodeRestarted, PredictRound
 from vla_rl.rollout.pool import ProcessPool, SerialPool
-from vla_rl.rollout.records import EpisodeSpec
+from vla_rl.rollout.records import EpisodeSpec, decode_counts
 from vla_rl.rollout.rounds import planned_rounds, slot_groups
 from vla_rl.rollout.wave import run_wave
 
@@ -194,3 +194,18 @@ def test_stored_log_probabilities_and_masks_are_the_trainers_within_1e_5(sampler
         scores = score_rows(policy, [Observation(row.frames, row.state_deg)], [row.bins], 1.0)
         assert np.abs(scores.logp_RT[0].detach().numpy() - row.logp).max() < 1e-5
         assert np.array_equal(policy.grammar.packed_masks(row.bins), row.legal_packed)
+
+
+def test_how_predicts_were_decoded_is_summed_over_each_episode(sampler, reference):
+    assert sum(e.masked_violations for e in reference.episodes) > 0 == sum(e.zero_fallbacks for e in reference.episodes)
+    with serial() as pool:
+        greedy = run_wave(
+            sampler=tiny_sampler(sampler.policy, mode="reference"), pool=pool, specs=SPECS, temperature=0.0, slots=4
+        )
+    # A twin that never learned the scaffold writes no chunk at all: each predict falls back.
+    assert [e.zero_fallbacks for e in greedy.episodes] == [e.replans for e in greedy.episodes]
+    counts = decode_counts(greedy.episodes)
+    assert counts["zero_fallbacks"] == sum(e.replans for e in greedy.episodes) and counts["masked_violations"] == 0
+    waited = [e.predict_s for e in greedy.episodes]
+    assert min(waited) > 0 and counts["predict_latency_s"] == pytest.approx(sum(waited) / counts["zero_fallbacks"])
+    assert decode_counts([])["predict_latency_s"] is None

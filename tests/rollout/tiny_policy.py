@@ -27,5 +27,7 @@ def tiny_policy(seed: int = 0) -> VlaPolicy:
     return new_twin(codec=codec, stats=stats, task="Touch the mark.", seed=seed, architecture=ARCHITECTURE)
 
 
-def tiny_sampler(policy: VlaPolicy, *, batch_rows: int = 8, run_seed: int = 3) -> GrammarSampler:
-    return GrammarSampler(batch_rows=batch_rows, policy=policy, run_seed=run_seed)
+def tiny_sampler(
+    policy: VlaPolicy, *, batch_rows: int = 8, run_seed: int = 3, mode: str = "grammar_masked"
+) -> GrammarSampler:
+    return GrammarSampler(batch_rows=batch_rows, policy=policy, run_seed=run_seed, mode=mode)

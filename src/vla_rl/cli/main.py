@@ -19,6 +19,8 @@ COMMANDS = {
     "eval": ("vla_rl.cli.evaluate", "evaluate a policy (or the scripted expert) on a seed band"),
     "demos": ("vla_rl.cli.demos", "record demonstrations of the scripted expert"),
     "sft": ("vla_rl.cli.sft", "fit a fresh policy to demonstrations"),
+    "export": ("vla_rl.cli.export", "write a run's policy as a complete checkpoint with a receipt"),
+    "checkpoint": ("vla_rl.cli.checkpoint", "check a policy checkpoint: layout, tables, ids, provenance"),
 }
 EXIT_INTERRUPTED = 130
 GO_ON = {
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="vla-rl",
         description="Token-level GRPO for vision-language-action policies in MuJoCo, as pre-registered experiments.",
-        epilog="commands:\n" + "\n".join(f"  {name:<8}{text}" for name, (_, text) in COMMANDS.items()),
+        epilog="commands:\n" + "\n".join(f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"vla-rl {__version__}")

@@ -1,4 +1,4 @@
-"""`vla-rl sft`: fit a fresh policy to demonstrations."""
+"""`vla-rl sft`: fit a fresh policy, a policy checkpoint or a model without action tokens to demonstrations."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from vla_rl.rollout.events import Event
 EXAMPLES = (
     "vla-rl sft sft.demos=outputs/demos/small sft.steps=200 sft.batch_rows=32 sft.warmup_steps=20",
     "vla-rl sft sft.demos=outputs/demos/full run.max_wall_s=540 sft.save_at=[800,1700]",
+    "vla-rl sft sft.demos=outputs/demos/full sft.base=outputs/sft/first/policy sft.lr=1e-4",
+    "vla-rl sft sft.demos=outputs/demos/full sft.base=SmolVLM-256M-Instruct   # any model of docs/policies.md",
 )
 
 
 def run(argv: Sequence[str]) -> int:
     """Train, or continue to train, and say where the policy is."""
-    options = parse("sft", argv, "Supervised fine-tuning of a fresh policy on demonstrations.", EXAMPLES)
+    options = parse("sft", argv, "Supervised fine-tuning of a policy on demonstrations.", EXAMPLES)
     reader = compose_or_resume("sft", options.overrides, ("run.max_wall_s",))
     job, settings, twin = (
         reader.section("run", SftJobConfig),
@@ -31,8 +33,9 @@ def run(argv: Sequence[str]) -> int:
     device = prepare_torch(job.device, job.threads, job.seed)
     import torch
 
+    from vla_rl.policy.graft import give_action_tokens, has_action_tokens
     from vla_rl.policy.molmo2 import TwinArchitecture
-    from vla_rl.policy.policy import new_twin
+    from vla_rl.policy.policy import load_policy, new_twin
     from vla_rl.sft.dataset import fit_statistics, open_demonstrations, training_rows
     from vla_rl.sft.events import PolicySaved, SftLogged, SftStopped
     from vla_rl.sft.trainer import SftTrainer
@@ -53,23 +56,37 @@ def run(argv: Sequence[str]) -> int:
         )
         task = reader.value("task") or demos.dataset.task
         directory = open_directory(reader, Path(job.dir or new_run_dir("sft")))
-        view.say(f"{len(demos)} windows from {settings.demos}; fitting the action tokens")
-        stats, codec = fit_statistics(demos, codec_scale=settings.codec_scale, codec_vocab=settings.codec_vocab)
-        architecture = TwinArchitecture.of(twin, image_px=demos.image_px)
-        policy = new_twin(codec=codec, stats=stats, task=task, seed=job.seed, architecture=architecture)
+        base = _base(settings)
+        tag, fast = settings.base_norm_tag, settings.base_fast_tokenizer
+        if base is not None and has_action_tokens(base):
+            policy = load_policy(
+                checkpoint=str(base), device="cpu", serve_head="ar", task=task, norm_tag=tag, fast_tokenizer=fast
+            )
+            view.say(f"{len(demos)} windows from {settings.demos}; starting from {base} with its own action tokens")
+        else:
+            view.say(f"{len(demos)} windows from {settings.demos}; fitting the action tokens")
+            stats, codec = fit_statistics(demos, codec_scale=settings.codec_scale, codec_vocab=settings.codec_vocab)
+            fitted = {"codec": codec, "stats": stats, "task": task, "seed": job.seed}
+            if base is not None:
+                policy = give_action_tokens(base, **fitted, dtype=torch.float32)
+            else:
+                policy = new_twin(**fitted, architecture=TwinArchitecture.of(twin, image_px=demos.image_px))
         policy.training_scene = demos.dataset.scene
         policy = policy.to(device)
         parameters = sum(p.numel() for p in policy.model.parameters())
         view.say(f"{parameters / 1e6:.2f} M parameters, prompt of {policy.prompt.length} tokens, on {device}")
         rows = training_rows(
             demos,
-            stats,
-            codec,
+            policy.stats,
+            policy.codec,
             torch.device(device),
             scratch=directory,
             threads=job.threads,
+            allow_holes=settings.allow_holes,
             on_block=lambda done: view.advance("decoding", done, len(demos), "windows"),
         )
+        if rows.holes:
+            view.say(f"{rows.holes} levels have no symbol in the action codec; the labels of their chunks are short")
         trainer = SftTrainer(
             policy=policy,
             rows=rows,
@@ -79,7 +96,8 @@ def run(argv: Sequence[str]) -> int:
             on_event=on_event,
             **{f.name: getattr(settings, f.name) for f in dataclasses.fields(SftConfig) if f.name in TRAINER_KEYS},
         )
-        reader.check_consumed()
+        # A base brings its own network and perhaps its own tokens: keys for those are harmless unless they are set.
+        reader.check_consumed() if base is None else reader.check_overrides_consumed()
         result = trainer.run()
     if options.json:
         print_json(
@@ -88,5 +106,16 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-DATA_KEYS = {"demos", "frame_stride", "chunk_ticks", "codec_scale", "codec_vocab"}
+def _base(settings: SftConfig) -> Path | None:
+    """The directory of `sft.base`."""
+    from vla_rl.policy.hub import resolve
+
+    base, revision = settings.base, settings.base_revision
+    return resolve(base, revision, where="sft.base", pin="sft.base_revision") if base else None
+
+
+DATA_KEYS = {
+    *("demos", "frame_stride", "chunk_ticks", "codec_scale", "codec_vocab", "allow_holes"),
+    *("base", "base_revision", "base_norm_tag", "base_fast_tokenizer"),
+}
 TRAINER_KEYS = frozenset(f.name for f in dataclasses.fields(SftConfig)) - DATA_KEYS

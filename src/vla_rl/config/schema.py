@@ -134,9 +134,22 @@ class CheckpointConfig:
 @dataclass
 class PolicyConfig:
     _target_: str = "vla_rl.policy.policy.load_policy"
-    checkpoint: str = key(MISSING, "bundled:<name> or a policy directory")
+    checkpoint: str = key(MISSING, "bundled:<name>, a checkpoint directory, or a hub id with its revision")
+    revision: str | None = key(None, "commit (40 hex digits) that a hub id is pinned to")
+    dtype: str = key("float32", "number format of the network", choices=("float32", "bfloat16"))
+    norm_tag: str | None = key(None, "normalisation tag, where the checkpoint has several (null: its only one)")
+    joint_frame: str | None = key(
+        None, "frame of the tables, if they do not tell: rig (v3.0) or v21", choices=("rig", "v21")
+    )
+    fast_tokenizer: str | None = key(None, "directory or hub id of the FAST artifact (null: the checkpoint's own)")
+    fast_revision: str | None = key(None, "commit that a hub id of the FAST artifact is pinned to")
     serve_head: str = key("ar", "which head acts: ar is the token head")
     task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction given to the policy")
+    grammar: str = key(
+        "reachable",
+        "legal action bins: reachable (those the codec's encoder can emit) or documented (every one that decodes)",
+        choices=("reachable", "documented"),
+    )
     allow_scene_mismatch: bool = key(
         False, "let the policy act in another scene than the one it was trained in; every result then says so"
     )
@@ -152,6 +165,16 @@ class ExpertConfig:
 class SamplerConfig:
     _target_: str = "vla_rl.policy.sampler.GrammarSampler"
     batch_rows: int = key(16, "rows of one predict batch; smaller ones are padded to it", at_least=1)
+    mode: str = key(
+        "grammar_masked",
+        "grammar_masked draws among legal bins; reference is the released code's unconstrained greedy decoding",
+        choices=("grammar_masked", "reference"),
+    )
+    keys: str = key(
+        "named",
+        "random streams: named (ours), documented, documented_block (the older program) or device (computed there)",
+        choices=("named", "documented", "documented_block", "device"),
+    )
 
 
 @dataclass
@@ -314,6 +337,12 @@ class SftConfig:
         4, "ticks between the starts of training windows of an episode (1: every tick); the phase is drawn", at_least=1
     )
     chunk_ticks: int = key(30, "ticks of a target chunk (30 ticks are one second)", at_least=1)
+    base: str | None = key(
+        None, "start from this policy checkpoint, or give this model action tokens (null: a fresh twin)"
+    )
+    base_revision: str | None = key(None, "commit that a hub id in sft.base is pinned to")
+    base_norm_tag: str | None = key(None, "normalisation tag of sft.base, where it has several")
+    base_fast_tokenizer: str | None = key(None, "directory of the FAST artifact of sft.base, where it is kept apart")
     steps: int = key(1700, "optimiser steps", at_least=1)
     batch_rows: int = key(512, "rows per step", at_least=1)
     lr: float = key(8e-4, "AdamW peak learning rate, cosine to 3 % of it", above=0)
@@ -326,6 +355,9 @@ class SftConfig:
     state_jitter_bins: int = key(2, "random jitter of the discretised state, bins", at_least=0)
     codec_scale: float = key(15.0, "FAST quantisation scale; 10 is the released one", above=0)
     codec_vocab: int = key(512, "size of the fitted action vocabulary", at_least=1)
+    allow_holes: bool = key(
+        False, "also learn from chunks that the action codec of sft.base cannot write whole: their labels are short"
+    )
     save_at: list[int] = key([], "steps at which an extra policy directory is written")
     log_every: int = key(50, "steps between log rows", at_least=1)
     checkpoint_every_s: float = key(120.0, "seconds between resume points", above=0)

@@ -1,8 +1,8 @@
 """The tiny twin of MolmoAct2's language model and its files.
 
-In: an architecture and token ids, or a checkpoint directory. Out: a `Molmo2ForConditionalGeneration` of transformers in
-evaluation mode. Weights are stored under the released key names (fused projections, two embedding tables), so a twin's
-directory reads like a released one. The flow-matching expert of a release has no place here.
+In: an architecture and token ids. Out: a `Molmo2ForConditionalGeneration` of transformers in evaluation mode, and its
+files. Weights are stored under the released key names (`vla_rl.policy.layout`), so a twin's directory reads like a
+released one and `vla_rl.policy.released` loads both. The flow-matching expert of a release has no place here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from vla_rl.config.schema import TwinConfig
-from vla_rl.errors import ConfigError
+from vla_rl.policy.layout import stored_tensors
 from vla_rl.policy.prompt import STATE_BINS
+from vla_rl.policy.released import CONFIG
 from vla_rl.policy.tokenizer import IMAGE_TOKENS, PAD, TURN_END, TokenIds
-
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+from vla_rl.policy.weightfiles import WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -167,15 +167,8 @@ def _initialise(model: Any, seed: int) -> None:
 
 def save_model(model: Any, directory: Path) -> None:
     """Write `config.json` and `model.safetensors` (float32, released key names)."""
-    from transformers.core_model_loading import revert_weight_conversion
-
-    state = {k: v.detach().to("cpu", torch.float32) for k, v in model.state_dict().items()}
-    released = revert_weight_conversion(model, state)
-    whole, base = state["model.language_model.embed_tokens.weight"], model.config.text_config.vocab_size
-    for key in [k for k in released if k.endswith("wte.embedding") or k.endswith("wte.new_embedding")]:
-        # transformers splits the table into equal halves; a release splits it where the base vocabulary ends.
-        released[key] = whole[:base] if key.endswith("wte.embedding") else whole[base:]
-    save_file({k: v.contiguous().clone() for k, v in released.items()}, directory / WEIGHTS, metadata={"format": "pt"})
+    released = {k: v.to("cpu", torch.float32).contiguous().clone() for k, v in stored_tensors(model)}
+    save_file(released, directory / WEIGHTS, metadata={"format": "pt"})
     config = {
         **_stable(model.config.to_dict()),
         "architectures": ["Molmo2ForConditionalGeneration"],
@@ -188,43 +181,3 @@ def _stable(config: dict[str, Any]) -> dict[str, Any]:
     """Without what transformers notes about how an object came to be, so that equal models give equal files."""
     kept = {k: v for k, v in config.items() if k not in ("_name_or_path", "dtype")}
     return {k: _stable(v) if isinstance(v, dict) else v for k, v in kept.items()}
-
-
-def load_model(directory: Path) -> Any:
-    """Read a twin that `save_model` wrote, in evaluation mode and float32.
-
-    Raises:
-        ConfigError: files are missing, the configuration is of another model type (transformers would then leave
-            weights random without an error), or a weight is missing, unexpected or of another shape.
-    """
-    from transformers import Molmo2Config, Molmo2ForConditionalGeneration
-    from transformers.utils import logging
-
-    path = directory / CONFIG
-    try:
-        raw = json.loads(path.read_text())
-        stored = load_file(directory / WEIGHTS)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"no usable policy checkpoint: {error}", where=str(directory)) from error
-    if raw.get("model_type") != "molmo2":
-        raise ConfigError(f"model_type is {raw.get('model_type')!r}, not 'molmo2'", where=str(path))
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        loaded: Any = Molmo2ForConditionalGeneration.from_pretrained(
-            None, config=Molmo2Config(**raw), state_dict=stored, dtype=torch.float32, output_loading_info=True
-        )
-        model, report = loaded
-    except RuntimeError as error:
-        raise ConfigError("the weights do not fit the configuration", where=str(directory)) from error
-    finally:
-        if bars:
-            logging.enable_progress_bar()
-    wrong = [
-        f"{kind} {key}"
-        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
-        for key in sorted(report[kind])
-    ]
-    if wrong:
-        raise ConfigError(f"{len(wrong)} weights do not fit, first: {wrong[0]}", where=str(directory / WEIGHTS))
-    return model.eval()

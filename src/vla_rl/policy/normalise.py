@@ -1,51 +1,64 @@
 """Quantile normalisation of joint states and action targets, each with its own table.
 
 In: degrees. Out: values in [-1, 1] and back. The two tables (`low`, `high`) are the 1 % and 99 % quantiles in a
-release and may be wider quantiles in a base of ours; the file names both. Joint-frame changes (signs, offsets) are
-not done here.
+release and may be wider quantiles in a base of ours; the file names both. They are exact quantiles over all frames: an
+average of several datasets' quantiles can lie where no data are. A table knows its joint frame
+(`vla_rl.policy.joint_frames`) and brings angles into it, once; whoever uses it handles angles of the rig only. One
+`NormStats` is saved with a checkpoint and used by fine-tuning, serving and replay alike.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vla_rl.errors import ConfigError
+from vla_rl.policy.joint_frames import JOINTS, RIG, Angles, state_frame
 
 FILE_NAME = "norm_stats.json"
 FORMAT = "molmoact2_norm_stats.v1"
-JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 
 
 @dataclass(frozen=True)
 class QuantileTable:
-    """Per-joint quantiles in degrees; `high` may lie below `low` (a flipped joint) or on it (one that never moves)."""
+    """Per-joint quantiles in degrees of the table's own frame.
+
+    `high` may lie below `low` (a flipped joint: values are clamped when they are normalised, not before) or on it (a
+    joint that never moves).
+    """
 
     low_deg: np.ndarray
     high_deg: np.ndarray
+    frame: str = RIG
 
     @classmethod
     def fit(cls, values_deg: np.ndarray, quantile: float) -> QuantileTable:
-        """Tables at `quantile` and ``1 - quantile`` of values [sample, joint] in degrees."""
+        """Tables at `quantile` and ``1 - quantile`` of values [sample, joint] in degrees of the rig, every sample
+        counting the same."""
         low, high = np.quantile(np.asarray(values_deg, dtype=np.float64), [quantile, 1.0 - quantile], axis=0)
         return cls(low, high)
 
-    def normalise(self, values_deg: np.ndarray) -> np.ndarray:
-        """``2 (x - low) / (high - low) - 1`` clamped to [-1, 1]; 0 where the table has no width. nan stays nan."""
+    def normalise(self, values: np.ndarray | Angles[np.ndarray]) -> np.ndarray:
+        """``2 (x - low) / (high - low) - 1`` clamped to [-1, 1]; 0 where the table has no width. nan stays nan.
+
+        Args:
+            values: [..., joint], either plain degrees of the rig or angles in any frame.
+        """
+        angles = values if isinstance(values, Angles) else Angles(np.asarray(values, dtype=np.float64), RIG)
         width = self.high_deg - self.low_deg
         safe = np.where(width == 0.0, 1.0, width)
-        scaled = 2.0 * (np.asarray(values_deg, dtype=np.float64) - self.low_deg) / safe - 1.0
+        scaled = 2.0 * (angles.to(self.frame).degrees - self.low_deg) / safe - 1.0
         return np.where(width == 0.0, 0.0, np.clip(scaled, -1.0, 1.0))
 
     def denormalise(self, values: np.ndarray) -> np.ndarray:
-        """The inverse on [-1, 1], in degrees; values outside are clamped first."""
-        return (np.clip(np.asarray(values, dtype=np.float64), -1.0, 1.0) + 1.0) / 2.0 * (
-            self.high_deg - self.low_deg
-        ) + self.low_deg
+        """The inverse on [-1, 1], in degrees of the rig; values outside are clamped first."""
+        clamped = np.clip(np.asarray(values, dtype=np.float64), -1.0, 1.0)
+        degrees = (clamped + 1.0) / 2.0 * (self.high_deg - self.low_deg) + self.low_deg
+        return Angles(degrees, self.frame).to(RIG).degrees
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,19 @@ class NormStats:
     tag: str
     quantile: float
     horizon: int
+
+    def __post_init__(self) -> None:
+        if self.state.frame != self.action.frame:
+            raise ValueError("state and action tables are in different joint frames")
+
+    @property
+    def frame(self) -> str:
+        """The joint frame of both tables."""
+        return self.state.frame
+
+    def in_frame(self, frame: str) -> NormStats:
+        """The same numbers, read as angles of another frame."""
+        return replace(self, state=replace(self.state, frame=frame), action=replace(self.action, frame=frame))
 
     @classmethod
     def fit(
@@ -86,7 +112,7 @@ class NormStats:
 
     @classmethod
     def load(cls, directory: Path) -> NormStats:
-        """Read the file's only tag.
+        """Read the file's only tag; a state table that does not tell its joint frame is the rig's, as ours are.
 
         Raises:
             ConfigError: no file, another format, several tags, or a table that is not six finite pairs.
@@ -100,7 +126,9 @@ class NormStats:
                 raise ValueError(f"format {payload['format']!r}")
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"no usable normalisation table: {error}", where=str(path)) from error
-        return cls(*tables, tag=tag, quantile=float(entry.get("quantile", 0.01)), horizon=int(entry["action_horizon"]))
+        horizon, quantile = int(entry["action_horizon"]), float(entry.get("quantile", 0.01))
+        stats = cls(*tables, tag=tag, quantile=quantile, horizon=horizon)
+        return stats.in_frame(state_frame(stats.state.low_deg, stats.state.high_deg) or RIG)
 
 
 def _stats(table: QuantileTable) -> dict[str, Any]:

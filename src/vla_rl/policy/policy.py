@@ -20,23 +20,33 @@ from torch import Tensor
 
 from vla_rl.errors import ConfigError, IntegrityError
 from vla_rl.policy import molmo2
-from vla_rl.policy.chunks import CODEC_DIR, ChunkCodec, checkpoint_dir
+from vla_rl.policy.adapter import Adapter, StepDecoder
+from vla_rl.policy.chunks import CODEC_DIR, ChunkCodec
+from vla_rl.policy.export import write_layout
 from vla_rl.policy.fast import FastCodec
-from vla_rl.policy.grammar import Grammar
+from vla_rl.policy.grammar import REACHABLE, Grammar
+from vla_rl.policy.hub import resolve
+from vla_rl.policy.metadata import VERSION, Metadata, write_metadata
+from vla_rl.policy.molmo2_adapter import Molmo2Adapter
 from vla_rl.policy.normalise import NormStats
-from vla_rl.policy.prompt import Observation, state_bins
-from vla_rl.policy.tokenizer import TokenIds, build_layout, build_tokenizer, save_tokenizer
-from vla_rl.policy.trunk import PromptTensors, action_logits
-from vla_rl.policy.vision import batch_pooling_index, pack_frames
+from vla_rl.policy.parts import DTYPES, Parts, Sources, read_parts
+from vla_rl.policy.prompt import SO101, Observation, state_bins
+from vla_rl.policy.tokenizer import TokenIds, build_tokenizer, save_tokenizer
 
 TRAINING_SCENE = "training_scene.json"
 
 
 class VlaPolicy:
-    """A Molmo2 network with its tokenizer, codec and normalisation, for one task.
+    """A network with its tokenizer, codec and normalisation, for one task.
+
+    Args:
+        grammar: which bins are legal, see `vla_rl.policy.grammar`.
 
     Attributes:
-        model: transformers' `Molmo2ForConditionalGeneration`, always in evaluation mode (there is no dropout to want).
+        model: a network of transformers, always in evaluation mode (there is no dropout to want).
+        adapter: how this family of networks is asked; Molmo2 unless another one is given.
+        origin: the checkpoint it was read from, None for a fresh one.
+        wording: names of robot and control mode in the prompt.
         prompt: the task's fixed prompt as tensors; `prompt.length` tokens, ending with the fed ``<action_start>``.
         horizon, dim: ticks and joints of an action chunk.
         vocabulary: width of the action block, V.
@@ -48,33 +58,50 @@ class VlaPolicy:
     allow_scene_mismatch: bool = False
 
     def __init__(
-        self, *, model: Any, tokenizer: Any, codec: FastCodec, stats: NormStats, task: str, device: str
+        self,
+        *,
+        model: Any,
+        tokenizer: Any,
+        codec: FastCodec,
+        stats: NormStats,
+        task: str,
+        device: str,
+        adapter: Adapter | None = None,
+        origin: Parts | None = None,
+        grammar: str = REACHABLE,
     ) -> None:
         self.model, self.tokenizer, self.codec, self.stats, self.task = model, tokenizer, codec, stats, task
+        self.adapter, self.origin = adapter or Molmo2Adapter(), origin
+        self.wording = origin.tables.wording if origin else SO101
         self.horizon, self.dim, self.vocabulary = codec.horizon, codec.dim, codec.vocabulary
         self.chunks = ChunkCodec(codec, stats)
-        self.grammar = Grammar(codec.lengths_V, codec.symbols)
+        self.grammar = Grammar.of(codec, grammar)
         self.to(device)
 
     def to(self, device: str) -> VlaPolicy:
         """Move weights and prompt tensors; returns self."""
-        vision = self.model.config.vision_config
-        image_px, patch_px = vision.image_size[0], vision.patch_size
-        per_image = (-(-(image_px // patch_px) // 2)) ** 2
-        ids = TokenIds.of(self.tokenizer, self.vocabulary)
-        layout = build_layout(self.tokenizer, self.task, tokens_per_image=per_image, action_width=self.vocabulary)
         self.device = device
         self.model.to(device)
-        self.prompt = PromptTensors.of(layout, ids, image_px=image_px, patch_px=patch_px, device=device)
-        self.lengths_V = torch.from_numpy(self.codec.lengths_V).to(device)
+        self.prompt = self.adapter.prompt(self)
+        self.lengths_V = torch.from_numpy(self.grammar.lengths_V).to(device)
         return self
+
+    @property
+    def joint_frame(self) -> str:
+        """The frame of its tables; observations and chunks are the rig's in any case."""
+        return self.stats.frame
+
+    @property
+    def outputs(self) -> int:
+        """How many ids the network can predict."""
+        return self.model.get_output_embeddings().weight.shape[0]
 
     def frames_tensor(self, observations: Sequence[Observation]) -> Tensor:
         """uint8 [B, C, height, width, 3] on the policy's device."""
         return torch.from_numpy(np.stack([o.frames for o in observations])).to(self.device)
 
     def state_bins(self, state_deg: np.ndarray) -> np.ndarray:
-        """int64 [..., J] prompt bins of measured joint angles in degrees."""
+        """int64 [..., J] prompt bins of measured joint angles in degrees of the rig."""
         return state_bins(self.stats.state.normalise(state_deg))
 
     def state_tensor(self, observations: Sequence[Observation]) -> Tensor:
@@ -82,32 +109,29 @@ class VlaPolicy:
         return torch.from_numpy(self.state_bins(np.stack([o.state_deg for o in observations]))).to(self.device)
 
     def logits(self, frames: Tensor, state_bins_BJ: Tensor, bins_BT: Tensor) -> Tensor:
-        """Teacher-forced logits over the action block, float32 [B, T, V], differentiable; see `trunk.action_logits`."""
-        return action_logits(self.model, self.prompt, self.vocabulary, frames, state_bins_BJ, bins_BT)
+        """Teacher-forced logits over the action block, float32 [B, T, V], differentiable; see `Adapter.logits`."""
+        return self.adapter.logits(self, frames, state_bins_BJ, bins_BT)
+
+    def decoder(self, rows: int, *, unconstrained: int | None = None) -> StepDecoder:
+        """A key-value cache decoder of `rows` rows for the sampler; see `Adapter.decoder`."""
+        return self.adapter.decoder(self, rows, unconstrained=unconstrained)
 
     def prompt_batch(self, observations: Sequence[Observation]) -> dict[str, Tensor]:
         """Keyword arguments for `model(...)`, the prompts up to and with ``<action_start>``, on the policy's device."""
-        frames, prompt = self.frames_tensor(observations), self.prompt
-        ids = prompt.prompt_ids(self.state_tensor(observations))
-        patches = pack_frames(frames, image_px=prompt.image_px, patch_px=prompt.patch_px)
-        side = round(prompt.pooling_I4.shape[0] ** 0.5)
-        return {
-            "input_ids": ids,
-            "attention_mask": torch.ones_like(ids),
-            "mm_token_type_ids": prompt.block_P.long().expand(len(ids), -1),
-            "pixel_values": patches,
-            "image_token_pooling": batch_pooling_index(prompt.pooling_I4, *patches.shape[:2]),
-            "image_grids": torch.tensor([[side, side, 0, 0]] * len(patches), device=self.device),
-            "image_num_crops": torch.ones(len(patches), dtype=torch.long, device=self.device),
-        }
+        return self.adapter.inputs(self, self.frames_tensor(observations), self.state_tensor(observations))
 
     def encode_chunk(self, chunk_deg: np.ndarray) -> np.ndarray:
-        """Bins int16 [T] of joint targets [horizon, J] in degrees."""
+        """Bins int16 [T] of joint targets [horizon, J] in degrees of the rig."""
         return self.chunks.encode(chunk_deg)
 
     def decode_chunk(self, bins_T: np.ndarray) -> np.ndarray:
-        """Joint targets float64 [horizon, J] in degrees of one complete stream; ConfigError if it is not complete."""
+        """Joint targets float64 [horizon, J] in degrees of the rig of one stream; CodecError if it is not complete."""
         return self.chunks.decode(bins_T)
+
+    def zero_chunk(self) -> np.ndarray:
+        """What the release executes for a stream that is no chunk: zeros in normalised space, which is the middle of
+        every joint's range; float64 [horizon, J] in degrees."""
+        return self.stats.action.denormalise(np.zeros((self.horizon, self.dim)))
 
     def weights_digest(self) -> str:
         """SHA-256 over the names and bytes of all weights, sorted by name."""
@@ -118,14 +142,23 @@ class VlaPolicy:
         return digest.hexdigest()
 
     def save(self, directory: Path) -> None:
-        """Write a checkpoint in the release's layout into `directory`, which is created."""
+        """Write a checkpoint into `directory`, which is created: the release's layout for a release, else a twin's."""
         directory.mkdir(parents=True, exist_ok=True)
-        molmo2.save_model(self.model, directory)
-        save_tokenizer(self.tokenizer, directory)
-        self.stats.save(directory)
-        self.codec.save(directory / CODEC_DIR)
+        if self.origin and self.origin.opened and self.origin.opened.released:
+            write_layout(self, self.origin.directory, directory)
+        else:
+            self.adapter.save_network(self.model, directory)
+            save_tokenizer(self.tokenizer, directory)
+            self.stats.save(directory)
+            self.codec.save(directory / CODEC_DIR)
+        write_metadata(directory, self.metadata)
         if self.training_scene is not None:
             (directory / TRAINING_SCENE).write_text(json.dumps(dict(self.training_scene), indent=2) + "\n")
+
+    @property
+    def metadata(self) -> Metadata:
+        """What a checkpoint of this policy says about itself."""
+        return Metadata(VERSION, self.stats.tag, self.stats.frame, self.adapter.parameters())
 
 
 def new_twin(
@@ -140,39 +173,63 @@ def new_twin(
 
 
 def load_policy(
-    *, checkpoint: str, device: str, serve_head: str, task: str, allow_scene_mismatch: bool = False
+    *,
+    checkpoint: str,
+    device: str,
+    serve_head: str,
+    task: str,
+    revision: str | None = None,
+    dtype: str = "float32",
+    norm_tag: str | None = None,
+    fast_tokenizer: str | None = None,
+    fast_revision: str | None = None,
+    joint_frame: str | None = None,
+    grammar: str = REACHABLE,
+    allow_scene_mismatch: bool = False,
 ) -> VlaPolicy:
-    """Read a checkpoint directory.
+    """Read a checkpoint: a twin, a MolmoAct2 release, an export of either, or another model with action tokens.
+
+    Everything that can be checked without reading weights is checked first.
 
     Args:
-        checkpoint: a directory, or ``bundled:NAME`` for a base that ships with the package.
+        checkpoint: a directory, ``bundled:NAME`` for a base that ships with the package, or a hub id.
         device: a torch device, e.g. ``cpu`` or ``cuda``.
         serve_head: which head answers; only ``ar`` (action tokens).
         task: the task in words.
+        revision: commit that a hub id is pinned to.
+        dtype: number format of the network, ``float32`` or ``bfloat16``.
+        norm_tag: which tables to use where the checkpoint has several.
+        fast_tokenizer, fast_revision: directory, or hub id and commit, of the action codec; None for the checkpoint's
+            own.
+        joint_frame: ``rig`` or ``v21``, for a table that does not tell; a table that does may not contradict it.
+        grammar: which bins are legal, ``reachable`` or ``documented`` (`vla_rl.policy.grammar`).
         allow_scene_mismatch: let it act in another scene than the one it was trained in.
 
     Raises:
-        ConfigError: another head, no such directory, or files that do not belong together.
+        ConfigError: another head, no such directory, an unknown tag, no codec.
+        CheckpointRefused: a named promise of the layout is broken; see `vla_rl.policy.refusals`.
         IntegrityError: its record of the training scene cannot be read.
     """
-    from tokenizers import Tokenizer
-
     if serve_head != "ar":
         raise ConfigError(
             f"no head {serve_head!r} to serve", where="policy.serve_head", remedy="use policy.serve_head=ar"
         )
-    directory = checkpoint_dir(checkpoint)
-    codec, stats, model = FastCodec.load(directory / CODEC_DIR), NormStats.load(directory), molmo2.load_model(directory)
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    ids = TokenIds.of(tokenizer, codec.vocabulary)
-    named = (model.config.action_token_start_id, model.config.num_action_tokens, model.config.text_config.vocab_size)
-    if named != (ids.action_block, codec.vocabulary, ids.base_size) or (codec.horizon, codec.dim) != (
-        stats.horizon,
-        len(stats.action.low_deg),
-    ):
-        raise ConfigError("network, tokenizer, codec and tables do not belong together", where=str(directory))
-    policy = VlaPolicy(model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device=device)
-    policy.training_scene = _training_scene(directory / TRAINING_SCENE)
+    if dtype not in DTYPES:
+        raise ConfigError(f"no number format {dtype!r}", where="policy.dtype", remedy=f"one of {', '.join(DTYPES)}")
+    sources = Sources(norm_tag, fast_tokenizer, fast_revision, joint_frame)
+    parts = read_parts(resolve(checkpoint, revision, where="policy.checkpoint", pin="policy.revision"), sources)
+    policy = VlaPolicy(
+        model=parts.network(DTYPES[dtype]),
+        tokenizer=parts.tokenizer,
+        codec=parts.codec,
+        stats=parts.tables.stats,
+        task=task,
+        device=device,
+        adapter=parts.adapter,
+        origin=parts,
+        grammar=grammar,
+    )
+    policy.training_scene = _training_scene(parts.directory / TRAINING_SCENE)
     policy.allow_scene_mismatch = allow_scene_mismatch
     return policy
 

@@ -27,12 +27,23 @@ _LEAD_INS = (
 
 
 @dataclass(frozen=True)
+class Wording:
+    """How the prompt names the robot and its control mode; a release ties both to a normalisation tag."""
+
+    setup: str = SETUP
+    control_mode: str = CONTROL_MODE
+
+
+SO101 = Wording()
+
+
+@dataclass(frozen=True)
 class Observation:
     """What the policy sees at a replan.
 
     Attributes:
         frames: uint8 [camera, height, width, 3], in the order of `CAMERAS`.
-        state_deg: float64 [6], measured joint angles in degrees.
+        state_deg: float64 [6], measured joint angles in degrees of the rig (`vla_rl.policy.joint_frames`).
     """
 
     frames: np.ndarray
@@ -70,21 +81,22 @@ def state_bins(state_norm: np.ndarray) -> np.ndarray:
     return np.rint(scaled).astype(np.int64)
 
 
-def prompt_text(task: str, bins: Sequence[int], *, image: str) -> str:
+def prompt_text(task: str, bins: Sequence[int], *, image: str, wording: Wording = SO101) -> str:
     """The whole prompt up to and with ``<action_output>``.
 
     Args:
         task: the task, already normalised.
         bins: one state bin per joint.
         image: text that stands for one camera picture (``<|image|>``, or its expansion into patch tokens).
+        wording: names of robot and control mode.
     """
     pictures = "".join(f"Image {i + 1}{image}" for i in range(len(CAMERAS)))
     state = "".join(f"<state_{b}>" for b in bins)
     return (
         f"<|im_end|>{pictures}<|im_start|>user\nThe task is to {task}. "
-        f"The setup is <setup_start>{SETUP}<setup_end>. "
+        f"The setup is <setup_start>{wording.setup}<setup_end>. "
         f"The current state of the robot is <state_start>{state}<state_end>. "
-        f"The expected control mode is <control_start>{CONTROL_MODE}<control_end>. "
+        f"The expected control mode is <control_start>{wording.control_mode}<control_end>. "
         "Given these, what action should the robot take to complete the task?<|im_end|>\n"
         "<|im_start|>assistant\n<action_output>"
     )

@@ -1,10 +1,15 @@
-"""Grammar-masked sampling of action streams with a key-value cache.
+"""Sampling of action streams with a key-value cache.
 
-In: observations with their random keys. Out: bins, their log-probabilities, the masks they were drawn under and the
-chunk in degrees. Short batches are filled up with copies of the first row: on a GPU always to `batch_rows`, so that
-the same kernels run on the same shapes whatever the neighbours are; on a CPU to a width at which rows round alike
-(`vla_rl.policy.decode`). Noise comes from one named stream per row. A row's result therefore depends on its own request
-alone. Beam search, top-k and the flow head are left out.
+In: observations with their random keys. Out: bins, their log-probabilities, the masks they were drawn under, the chunk
+in degrees and what happened on the way. Short batches are filled up with copies of the first row: on a GPU always to
+`batch_rows`, so that the same kernels run on the same shapes whatever the neighbours are; on a CPU to a width at which
+rows round alike (`vla_rl.policy.decode`). Noise comes from one keyed stream per row; rows that see the same prompt
+share its prefill. A row's result therefore depends on its own request alone.
+
+Two modes. ``grammar_masked``: every token is drawn among the legal bins (`vla_rl.policy.grammar`), greedily or at a
+temperature, so every stream decodes. ``reference``: what the released code does (`vla_rl.policy.reference`), for
+comparisons. Beam search, top-k, top-p and the flow head are left out: truncating the softmax here but not in the
+trainer would make every ratio wrong.
 
 Shapes: R rows of a filled batch, T tokens, V bins of the action block.
 """
@@ -12,23 +17,26 @@ Shapes: R rows of a filled batch, T tokens, V bins of the action block.
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vla_rl.errors import ConfigError
-from vla_rl.policy.decode import Decoder, step_threads
+from vla_rl.policy.adapter import StepDecoder
+from vla_rl.policy.decode import step_threads
 from vla_rl.policy.grammar import legal_next
 from vla_rl.policy.logprob import masked_log_softmax
+from vla_rl.policy.noise import Noise, RngKey, gumbel_noise
 from vla_rl.policy.policy import VlaPolicy
 from vla_rl.policy.prompt import Observation
-from vla_rl.seeds import stream
+from vla_rl.policy.reference import longest_answer, unconstrained_answers
 
-_NOISE_TOKENS = 32  # Gumbel rows drawn at a time; the stream is the same for any block size
+GRAMMAR_MASKED, REFERENCE = "grammar_masked", "reference"
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,26 @@ class PredictRequest:
 
 
 @dataclass(frozen=True)
+class DecodeCounts:
+    """What happened while a predict, an episode or a wave was decoded; adds up.
+
+    Attributes:
+        masked_violations: tokens at which the most likely bin of the action block was not a legal one.
+        wider_bins: chosen bins that the codec's encoder never emits (`policy.grammar=documented` allows them).
+        zero_fallbacks: predicts whose stream was no chunk, so that the all-zero chunk was executed (`reference` only).
+        predict_s: wall seconds from a request to its answer: those of the batch that it was in.
+    """
+
+    masked_violations: int = 0
+    wider_bins: int = 0
+    zero_fallbacks: int = 0
+    predict_s: float = field(default=0.0, compare=False)
+
+    def __add__(self, other: DecodeCounts) -> DecodeCounts:
+        return DecodeCounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+@dataclass(frozen=True)
 class Prediction:
     """One sampled action chunk.
 
@@ -56,34 +84,42 @@ class Prediction:
         legal_packed: uint8 [T, ceil(V / 8)], `numpy.packbits` of the masks the bins were drawn under.
         chunk_deg: float64 [horizon, joint], joint targets in degrees.
         rng_key: (run seed, draw, environment seed, replan).
+        counts: what happened on the way.
+        fault: why the stream was no chunk; always None under the grammar.
     """
 
     bins: np.ndarray
     logp: np.ndarray
     legal_packed: np.ndarray
     chunk_deg: np.ndarray
-    rng_key: tuple[int, int, int, int]
+    rng_key: RngKey
+    counts: DecodeCounts = DecodeCounts()
+    fault: str | None = None
 
 
-class _GumbelNoise:
-    """Standard Gumbel noise [R, V] token by token, one generator per row, computed on the CPU."""
+@dataclass(frozen=True)
+class _Prompts:
+    """The different prompts of a batch, and which of them each row has."""
 
-    def __init__(self, keys: Sequence[tuple[int, int, int, int]], width: int, device: str) -> None:
-        self._streams = [stream("token", *key) for key in keys]
-        self._width, self._device, self._drawn = width, device, 0
-        self._block: Tensor | None = None
+    frames: Tensor
+    state_bins_UJ: Tensor
+    of_R: list[int]
 
-    def next(self) -> Tensor:
-        at = self._drawn % _NOISE_TOKENS
-        if at == 0:
-            shape = (_NOISE_TOKENS, self._width)
-            waiting = np.stack([s.standard_exponential(shape, dtype=np.float32) for s in self._streams])
-            # The log is taken in double precision: its single-precision form differs between processors.
-            floored = np.maximum(waiting, np.finfo(np.float32).tiny).astype(np.float64)
-            self._block = torch.from_numpy(-np.log(floored).astype(np.float32)).to(self._device)
-        self._drawn += 1
-        assert self._block is not None
-        return self._block[:, at]
+    @classmethod
+    def of(cls, policy: VlaPolicy, observations: Sequence[Observation]) -> _Prompts:
+        different, of_R = distinct(observations)
+        return cls(policy.frames_tensor(different), policy.state_tensor(different), of_R)
+
+
+@dataclass(frozen=True)
+class _Streams:
+    """A decoded batch: bins int64, log-probabilities float32 and masks bool, arbitrary past the end of a row; int64
+    counts of tokens whose most likely bin was illegal."""
+
+    bins_RT: np.ndarray
+    logp_RT: np.ndarray
+    legal_RTV: np.ndarray
+    violated_R: np.ndarray
 
 
 class GrammarSampler:
@@ -93,13 +129,23 @@ class GrammarSampler:
         batch_rows: the largest number of rows of a batch; requests beyond it go into further batches.
         policy: the policy; its weights may change between calls.
         run_seed: first part of every random key.
+        mode: ``grammar_masked`` or ``reference``.
+        keys: kind of random streams, see `vla_rl.policy.noise`.
+
+    Raises:
+        ConfigError: no rows, or another mode.
     """
 
-    def __init__(self, *, batch_rows: int, policy: VlaPolicy, run_seed: int) -> None:
+    def __init__(
+        self, *, batch_rows: int, policy: VlaPolicy, run_seed: int, mode: str = GRAMMAR_MASKED, keys: str = "named"
+    ) -> None:
         if batch_rows < 1:
             raise ConfigError(f"{batch_rows} rows are no batch", where="sampler.batch_rows", remedy="use 1 or more")
-        self.batch_rows, self.policy, self.run_seed = batch_rows, policy, run_seed
-        self._decoder = Decoder(policy, batch_rows)
+        if mode not in (GRAMMAR_MASKED, REFERENCE):
+            raise ConfigError(f"there is no mode {mode!r}", where="sampler.mode", remedy="grammar_masked or reference")
+        self.batch_rows, self.policy, self.run_seed, self.mode, self.keys = batch_rows, policy, run_seed, mode, keys
+        self._noise([], "cpu")  # refuses an unknown kind
+        self._decoder = self._new_decoder()
         self._lanes: list[GrammarSampler] = [self]
 
     @contextmanager
@@ -115,7 +161,7 @@ class GrammarSampler:
         at_most = torch.get_num_threads() if torch.device(self.policy.device).type == "cpu" else 1
         while len(self._lanes) < min(count, at_most):
             lane = copy.copy(self)
-            lane._decoder = Decoder(self.policy, self.batch_rows)
+            lane._decoder = self._new_decoder()
             self._lanes.append(lane)
         with step_threads(self.policy.device):  # threads that start inside begin with the same number
             yield self._lanes[: min(count, at_most)]
@@ -129,10 +175,16 @@ class GrammarSampler:
             temperature: 0 chooses the most likely legal bin; above 0 samples from the masked softmax of logits / T.
 
         Raises:
-            ConfigError: the temperature is negative or not a number.
+            ConfigError: the temperature is negative or not a number, or above 0 in mode ``reference``.
         """
         if not temperature >= 0:
             raise ConfigError(f"{temperature} is no temperature", where="temperature", remedy="use 0 (greedy) or more")
+        if temperature > 0 and self.mode == REFERENCE:
+            raise ConfigError(
+                f"reference decoding is greedy and knows no temperature {temperature:g}",
+                where="sampler.mode",
+                remedy="use sampler.mode=grammar_masked, or temperature 0 in an evaluation",
+            )
         results: list[Prediction] = []
         with step_threads(self.policy.device):  # so that lanes, which have one thread each, answer alike
             for i in range(0, len(requests), self.batch_rows):
@@ -140,37 +192,106 @@ class GrammarSampler:
         return results
 
     def _batch(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]:
-        filled = [*requests, *[requests[0]] * (self._decoder.width(len(requests)) - len(requests))]
+        started = time.perf_counter()
+        rows = self._decoder.width(len(requests))
+        filled = [*requests, *[requests[0]] * (rows - len(requests))]
         keys = [(self.run_seed, r.draw, r.seed, r.replan) for r in filled]
-        bins_RT, logp_RT = self._decode([r.observation for r in filled], keys, temperature)
-        grammar, predictions = self.policy.grammar, []
-        for row, logp, key in zip(bins_RT[: len(requests)], logp_RT, keys, strict=False):
-            used = int(np.searchsorted(np.cumsum(grammar.lengths_V[row]), grammar.total)) + 1
-            bins = row[:used].astype(np.int16)
-            masks = grammar.packed_masks(bins)
-            predictions.append(Prediction(bins, logp[:used].copy(), masks, self.policy.decode_chunk(bins), key))
+        decoder, prompts = self._decoder.narrowed(rows), _Prompts.of(self.policy, [r.observation for r in filled])
+        if self.mode == REFERENCE:
+            answers = self._unconstrained(decoder, prompts, keys)
+        else:
+            answers = self._masked(decoder, prompts, keys, temperature)
+        wall_s = time.perf_counter() - started
+        return [replace(a, counts=replace(a.counts, predict_s=wall_s)) for a in answers[: len(requests)]]
+
+    def _masked(
+        self, decoder: StepDecoder, prompts: _Prompts, keys: Sequence[RngKey], temperature: float
+    ) -> list[Prediction]:
+        """Draw every token among the legal bins."""
+        policy, grammar = self.policy, self.policy.grammar
+        streams, predictions = self._decode(decoder, prompts, keys, temperature), []
+        for row, key in enumerate(keys):
+            used = int(np.searchsorted(np.cumsum(grammar.lengths_V[streams.bins_RT[row]]), grammar.total)) + 1
+            bins = streams.bins_RT[row, :used].astype(np.int16)
+            predictions.append(
+                Prediction(
+                    bins=bins,
+                    logp=streams.logp_RT[row, :used].copy(),
+                    legal_packed=np.packbits(streams.legal_RTV[row, :used], axis=1),
+                    chunk_deg=policy.decode_chunk(bins),
+                    rng_key=key,
+                    counts=DecodeCounts(int(streams.violated_R[row]), int(grammar.wider_V[bins].sum())),
+                )
+            )
         return predictions
 
-    def _decode(
-        self, observations: Sequence[Observation], keys: Sequence[tuple[int, int, int, int]], temperature: float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Bins int64 [R, T] and log-probabilities float32 [R, T]; arbitrary past the end of a row."""
+    def _decode(self, decoder: StepDecoder, prompts: _Prompts, keys: Sequence[RngKey], temperature: float) -> _Streams:
         policy = self.policy
-        noise = _GumbelNoise(keys, policy.vocabulary, policy.device) if temperature > 0 else None
+        noise = self._noise(keys, policy.device) if temperature > 0 else None
         left = torch.full((len(keys),), policy.grammar.total, device=policy.device)
-        decoder = self._decoder.narrowed(len(keys))
-        logits = decoder.prefill(policy.frames_tensor(observations), policy.state_tensor(observations))
-        bins, logps = [], []
-        with step_threads(policy.device):
-            while True:
-                legal = (
-                    legal_next(policy.lengths_V, left) | (left == 0)[:, None]
-                )  # a finished row draws what nobody reads
-                logp = masked_log_softmax(logits, legal, temperature or 1.0)
-                chosen = (logp if noise is None else logp + noise.next()).argmax(-1)
-                bins.append(chosen)
-                logps.append(logp.gather(1, chosen[:, None]).squeeze(1))
-                left = (left - policy.lengths_V[chosen]).clamp(min=0)
-                if not bool(left.any()):
-                    return torch.stack(bins, 1).cpu().numpy(), torch.stack(logps, 1).cpu().numpy()
-                logits = decoder.step(chosen)
+        violated = torch.zeros_like(left)
+        logits = decoder.prefill(prompts.frames, prompts.state_bins_UJ, prompts.of_R)
+        bins, logps, masks = [], [], []
+        while True:
+            # A finished row draws what nobody reads.
+            legal = legal_next(policy.lengths_V, left) | (left == 0)[:, None]
+            logp = masked_log_softmax(logits, legal, temperature or 1.0)
+            chosen = (logp if noise is None else logp + noise()).argmax(-1)
+            violated += ~legal.gather(1, logits.argmax(-1, keepdim=True)).squeeze(1)
+            bins.append(chosen)
+            logps.append(logp.gather(1, chosen[:, None]).squeeze(1))
+            masks.append(legal)
+            left = (left - policy.lengths_V[chosen]).clamp(min=0)
+            if not bool(left.any()):
+                break
+            logits = decoder.step(chosen)
+        stacked = [torch.stack(part, 1) for part in (bins, logps, masks)]
+        return _Streams(*(part.cpu().numpy() for part in (*stacked, violated)))
+
+    def _unconstrained(self, decoder: StepDecoder, prompts: _Prompts, keys: Sequence[RngKey]) -> list[Prediction]:
+        """What the release does; a stream that is no chunk becomes the all-zero one."""
+        policy, predictions = self.policy, []
+        answers = unconstrained_answers(policy, decoder, prompts.frames, prompts.state_bins_UJ, prompts.of_R)
+        for answer, key in zip(answers, keys, strict=True):
+            learned = answer.bins[policy.codec.lengths_V[answer.bins] > 0]
+            everything = np.ones((len(answer.bins), policy.vocabulary), dtype=bool)
+            predictions.append(
+                Prediction(
+                    bins=answer.bins,
+                    logp=answer.logp,
+                    legal_packed=np.packbits(everything, axis=1),
+                    chunk_deg=policy.zero_chunk() if answer.fault else policy.decode_chunk(learned),
+                    rng_key=key,
+                    counts=DecodeCounts(zero_fallbacks=int(answer.fault is not None)),
+                    fault=answer.fault,
+                )
+            )
+        return predictions
+
+    def _new_decoder(self) -> StepDecoder:
+        room = longest_answer(self.policy) if self.mode == REFERENCE else None
+        return self.policy.decoder(self.batch_rows, unconstrained=room)
+
+    def _noise(self, keys: Sequence[RngKey], device: str) -> Noise:
+        policy = self.policy
+        return gumbel_noise(
+            self.keys,
+            keys,
+            width=policy.vocabulary,
+            block_start=policy.prompt.ids.action_block,
+            vocabulary=policy.outputs,
+            device=device,
+        )
+
+
+def distinct(observations: Sequence[Observation]) -> tuple[list[Observation], list[int]]:
+    """The different observations in order of appearance, and which of them each one is."""
+    numbers: dict[tuple[bytes, bytes], int] = {}
+    different, which = [], []
+    for observation in observations:
+        seen = (observation.frames.tobytes(), observation.state_deg.tobytes())
+        if seen not in numbers:
+            numbers[seen] = len(different)
+            different.append(observation)
+        which.append(numbers[seen])
+    return different, which

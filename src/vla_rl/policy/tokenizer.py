@@ -1,15 +1,17 @@
-"""The twin's text tokenizer and the fixed layout of its prompt.
+"""The special tokens of a policy, the twin's text tokenizer, and the fixed layout of a prompt.
 
-In: a task and the width of the action block. Out: a `tokenizers.Tokenizer` whose special families stand in the order
-of the MolmoAct2 release, and a `PromptLayout` that says where state and picture tokens go. The byte-level BPE has no
-regex pre-split and is trained on the template itself, so that a fixed phrase is one token: the released vocabulary
-would spend about 80 tokens on text that never changes. Any other text still encodes (down to bytes).
+In: a tokenizer, a task and the width of the action block. Out: the ids of the token families, and a `PromptLayout` that
+says where state and picture tokens go. `build_tokenizer` makes the twin's own tokenizer, with the families in the order
+of the MolmoAct2 release. Its byte-level BPE has no regex pre-split and is trained on the template itself, so that a
+fixed phrase is one token: the released vocabulary would spend about 80 tokens on text that never changes. Any other
+text still encodes (down to bytes).
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from vla_rl.errors import ConfigError
-from vla_rl.policy.prompt import CAMERAS, STATE_BINS, normalise_task, prompt_text
+from vla_rl.policy.prompt import CAMERAS, SO101, STATE_BINS, Wording, normalise_task, prompt_text
 
 PAD, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 IMAGE_TOKENS = (
@@ -35,6 +37,25 @@ _BLOCK_TOKENS = (
     "<frame_end>",
     "<im_low>",
 )
+
+
+@dataclass(frozen=True)
+class PictureTokens:
+    """How one picture stands in the prompt.
+
+    Attributes:
+        image: the token that carries one feature of the picture.
+        before, after: tokens around them.
+        both_ways: tokens that attend to each other in both directions, across pictures.
+    """
+
+    image: str
+    before: str = ""
+    after: str = ""
+    both_ways: tuple[str, ...] = ()
+
+
+MOLMO2_PICTURES = PictureTokens("<im_patch>", "<im_start>", "<im_end>", _BLOCK_TOKENS)
 _SPECIAL = re.compile(r"<[^<>\s]+>")
 _BASE_MULTIPLE = 64
 _JOINTS = 6
@@ -45,11 +66,12 @@ class TokenIds:
     """Ids that the network and the grammar need; every family is contiguous.
 
     Attributes:
-        base_size: rows of the base vocabulary (input and output); image tokens start at this id, input only.
+        base_size: rows of the base vocabulary (input and output). In the Molmo2 layout image tokens start at this id,
+            input only.
         state_start: id of ``<state_0>``.
         action_start: id of ``<action_start>``, fed after the prompt and never sampled.
         action_block: id of ``<action_0>``.
-        patch: id of ``<im_patch>``.
+        patch: id of the token that carries a picture's features.
     """
 
     base_size: int
@@ -59,7 +81,7 @@ class TokenIds:
     patch: int
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, action_width: int) -> TokenIds:
+    def of(cls, tokenizer: Tokenizer, action_width: int, pictures: PictureTokens = MOLMO2_PICTURES) -> TokenIds:
         """Read the ids from a tokenizer and check the release's arithmetic.
 
         Raises:
@@ -76,7 +98,9 @@ class TokenIds:
         for token, number in expected.items():
             if tokenizer.token_to_id(token) != number:
                 raise ConfigError(f"token {token} is missing or out of order", where="tokenizer.json")
-        return cls(_id(tokenizer, "<im_start>"), state, block - 2, block, _id(tokenizer, "<im_patch>"))
+        molmo2 = pictures == MOLMO2_PICTURES
+        base = _id(tokenizer, pictures.before) if molmo2 else tokenizer.get_vocab_size()
+        return cls(base, state, block - 2, block, _id(tokenizer, pictures.image))
 
 
 def _id(tokenizer: Tokenizer, token: str) -> int:
@@ -112,33 +136,49 @@ def build_tokenizer(task: str, action_width: int) -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=2048, min_frequency=2, initial_alphabet=alphabet, show_progress=False)
     tok.train_from_iterator(phrases * 2, trainer)
-    families = [PAD, TURN_START, TURN_END]
-    families += [f"<{part}_{end}>" for part in ("setup", "control", "state") for end in ("start", "end")]
-    families += [f"<state_{i}>" for i in range(STATE_BINS)] + ["<action_output>", "<action_start>", "<action_end>"]
-    families += [f"<action_{i}>" for i in range(action_width)]
+    families = [PAD, TURN_START, TURN_END, *robot_families(action_width)]
     padding = -(tok.get_vocab_size() + len(families)) % _BASE_MULTIPLE
-    families += [f"<extra_{i}>" for i in range(padding)] + list(IMAGE_TOKENS)
-    tok.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in families])
+    add_tokens(tok, [*families, *(f"<extra_{i}>" for i in range(padding)), *IMAGE_TOKENS])
     return tok
 
 
-def build_layout(tokenizer: Tokenizer, task: str, *, tokens_per_image: int, action_width: int) -> PromptLayout:
+def robot_families(action_width: int) -> list[str]:
+    """The tokens that make a language model a policy, in the order of the release."""
+    families = [f"<{part}_{end}>" for part in ("setup", "control", "state") for end in ("start", "end")]
+    families += [f"<state_{i}>" for i in range(STATE_BINS)] + ["<action_output>", "<action_start>", "<action_end>"]
+    return families + [f"<action_{i}>" for i in range(action_width)]
+
+
+def add_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> None:
+    """Append special tokens; those that are there already keep their ids."""
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in tokens])
+
+
+def build_layout(
+    tokenizer: Tokenizer,
+    task: str,
+    *,
+    tokens_per_image: int,
+    action_width: int,
+    wording: Wording = SO101,
+    pictures: PictureTokens = MOLMO2_PICTURES,
+) -> PromptLayout:
     """Tokenise the prompt of `task` once and find its slots.
 
     Raises:
-        ConfigError: the task is empty or contains text that reads as a special token.
+        ConfigError: the task is empty or contains text that reads as a special token, or the tokenizer lacks a token.
     """
-    ids, text = TokenIds.of(tokenizer, action_width), normalise_task(task)
+    ids, text = TokenIds.of(tokenizer, action_width, pictures), normalise_task(task)
     if not text or _SPECIAL.search(text):
         raise ConfigError(
             f"{task!r} is no usable task", where="policy.task", remedy="say in words what the robot should do"
         )
-    picture = "<im_start>" + "<im_patch>" * tokens_per_image + "<im_end>"
-    full = prompt_text(text, [0] * _JOINTS, image=picture) + "<action_start>"
+    picture = pictures.before + pictures.image * tokens_per_image + pictures.after
+    full = prompt_text(text, [0] * _JOINTS, image=picture, wording=wording) + "<action_start>"
     template = np.array(tokenizer.encode(full, add_special_tokens=False).ids, dtype=np.int64)
     state, image = np.flatnonzero(template == ids.state_start), np.flatnonzero(template == ids.patch)
     assert len(state) == _JOINTS and len(image) == len(CAMERAS) * tokens_per_image
-    block = np.isin(template, [_id(tokenizer, t) for t in _BLOCK_TOKENS])
+    block = np.isin(template, [_id(tokenizer, t) for t in pictures.both_ways])
     return PromptLayout(template, block, state, image)
 
 

@@ -73,7 +73,7 @@ class PromptTensors:
 def image_tokens(model: Any, patches_NPF: Tensor, pooling_I4: Tensor) -> Tensor:
     """Text-width features of every image token, [N, I, D]: vision tower, 2x2 attention pooling, projector."""
     tower, adapter = model.model.vision_tower, model.model.multi_modal_projector
-    hidden = tower.patch_embedding(patches_NPF)
+    hidden = tower.patch_embedding(patches_NPF.to(tower.positional_embedding.dtype))
     hidden = hidden + tower.positional_embedding.to(hidden.dtype)
     wanted = [layer % len(tower.layers) for layer in model.config.adapter_config.vision_feature_layer]
     outputs: dict[int, Tensor] = {}

@@ -24,6 +24,7 @@ from vla_rl.rollout.files import append_jsonl, dump_json, read_jsonl, repair_jso
 
 CONFIG, MANIFEST, LOCK = "config.yaml", "manifest.json", ".lock"
 TRAIN, EPISODES, EVAL, HEARTBEAT = "train.jsonl", "episodes.jsonl", "eval.jsonl", "heartbeat.json"
+BASE_DIGEST = "base_policy.sha256"
 HEARTBEAT_EVERY_S = 1.0
 
 
@@ -95,7 +96,7 @@ class RunDir:
         Raises:
             IntegrityError: the base policy is not the one that the run was started from.
         """
-        file = self.path / "base_policy.sha256"
+        file = self.path / BASE_DIGEST
         if not file.exists():
             write_atomic(file, f"{policy_digest}\n".encode())
         elif (recorded := file.read_text().strip()) != policy_digest:

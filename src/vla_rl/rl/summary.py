@@ -13,7 +13,7 @@ from typing import Any
 
 from vla_rl.rl.advantage import Advantages
 from vla_rl.rl.update import UpdateResult
-from vla_rl.rollout.records import Episode
+from vla_rl.rollout.records import Episode, decode_counts
 from vla_rl.rollout.wave import Wave
 
 Terms = Mapping[str, float | None]
@@ -68,6 +68,10 @@ def episode_row(
         **episode.metrics,
         "replans": episode.replans,
         "tokens": episode.tokens,
+        "masked_violations": episode.masked_violations,
+        "wider_bins": episode.wider_bins,
+        "zero_fallbacks": episode.zero_fallbacks,
+        "predict_s": episode.predict_s,
         "wall_s": episode.wall_s,
     }
 
@@ -122,6 +126,7 @@ def train_row(
         "vram_gib": costs.vram_gib,
         "gpu_h": costs.gpu_h,
         "gpu_h_total": costs.gpu_h_total,
+        **decode_counts(episodes),
     }
 
 

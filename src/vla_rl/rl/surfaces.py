@@ -13,10 +13,6 @@ from torch import Tensor, nn
 
 NamedParameters = list[tuple[str, nn.Parameter]]
 
-_TEXT = ("model.language_model.", "lm_head.")
-_EMBEDDING = "model.language_model.embed_tokens.weight"
-_HEAD = "lm_head.weight"
-
 
 class Surface(Protocol):
     """What the trainer needs of a surface.
@@ -45,7 +41,7 @@ class TextStack:
     allows_decay = True
 
     def trainable(self, policy: Any) -> NamedParameters:
-        return _only(policy.model, lambda name: name.startswith(_TEXT))
+        return _only(policy.model, lambda name: name.startswith(policy.adapter.text_parameters))
 
 
 class PatchOnly:
@@ -54,7 +50,7 @@ class PatchOnly:
     allows_decay = False
 
     def trainable(self, policy: Any) -> NamedParameters:
-        chosen = _only(policy.model, lambda name: name in (_EMBEDDING, _HEAD))
+        chosen = _only(policy.model, lambda name: name in policy.adapter.token_tables)
         first = policy.prompt.ids.action_block
         for _, parameter in chosen:
             _mask_rows(parameter, first, first + policy.vocabulary)

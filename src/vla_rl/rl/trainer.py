@@ -29,7 +29,8 @@ from typing import Any
 import torch
 
 from vla_rl.config.schema import CheckpointConfig, GeometryConfig, LossConfig, OptimConfig
-from vla_rl.errors import StoppedRun
+from vla_rl.errors import ConfigError, StoppedRun
+from vla_rl.policy.sampler import REFERENCE
 from vla_rl.rl import checkpoint as ckpt
 from vla_rl.rl import events, preflight, rundir
 from vla_rl.rl.advantage import Advantages, group_advantages
@@ -68,7 +69,8 @@ class GrpoTrainer:
         on_event: told of everything that happens.
 
     Raises:
-        ConfigError: constants that make no sense, or training seeds outside the training bands.
+        ConfigError: constants that make no sense, training seeds outside the training bands, or a sampler that does
+            not sample.
     """
 
     def __init__(
@@ -98,6 +100,12 @@ class GrpoTrainer:
         self.run_dir, self.evaluate, self.on_event = run_dir, evaluate, on_event
         group_advantages([], [], draws=self.geometry.draws, min_group_std=0.0, clip=None)  # refuses one draw a seed
         check_use(self.geometry.training_seeds(steps), "train", where="geometry.train_seed_base")
+        if getattr(sampler, "mode", None) == REFERENCE:
+            raise ConfigError(
+                "reference decoding is greedy and leaves the grammar; it cannot be trained on",
+                where="sampler.mode",
+                remedy="use sampler.mode=grammar_masked",
+            )
         self.parameters = surface.trainable(policy)
         self.optimizer = build_optimizer(self.parameters, optim, surface)
         self.counters = Counters()

@@ -5,7 +5,8 @@ Plain frozen records without torch or mujoco types, so that they can be stored, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,8 @@ class Episode:
         replans: number of predicts.
         tokens: action tokens sampled in the whole episode.
         wall_s: wall time of the episode's own environment work.
+        masked_violations, wider_bins, zero_fallbacks, predict_s: sums over its predicts, see
+            `vla_rl.policy.sampler.DecodeCounts`.
     """
 
     spec: EpisodeSpec
@@ -72,3 +75,18 @@ class Episode:
     replans: int
     tokens: int
     wall_s: float
+    masked_violations: int = field(default=0, repr=False)
+    wider_bins: int = field(default=0, repr=False)
+    zero_fallbacks: int = field(default=0, repr=False)
+    predict_s: float = field(default=0.0, repr=False, compare=False)
+
+
+def decode_counts(episodes: Sequence[Episode]) -> dict[str, int | float | None]:
+    """How the predicts of some episodes were decoded: the counts of each, summed, and the mean latency of a predict."""
+    replans = sum(e.replans for e in episodes)
+    return {
+        "masked_violations": sum(e.masked_violations for e in episodes),
+        "wider_bins": sum(e.wider_bins for e in episodes),
+        "zero_fallbacks": sum(e.zero_fallbacks for e in episodes),
+        "predict_latency_s": sum(e.predict_s for e in episodes) / replans if replans else None,
+    }

@@ -15,12 +15,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from vla_rl.errors import RolloutError
 from vla_rl.policy.prompt import Observation
-from vla_rl.policy.sampler import Prediction, PredictRequest
+from vla_rl.policy.sampler import DecodeCounts, Prediction, PredictRequest
 from vla_rl.rollout.events import EpisodeDone, EpisodeRestarted, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import Episode, EpisodeSpec, Row
@@ -77,6 +77,7 @@ class _Playing:
     tokens: int = 0
     wall_s: float = 0.0
     rows: list[Row] = field(default_factory=list)
+    counts: DecodeCounts = DecodeCounts()
 
     def request(self, first: Observation | None = None) -> PredictRequest:
         """What to ask for now; `first` is the first observation of an episode that starts."""
@@ -102,6 +103,7 @@ class _Playing:
             )
         self.replan += 1
         self.tokens += len(prediction.bins)
+        self.counts += prediction.counts
 
 
 def run_wave(
@@ -241,7 +243,8 @@ class _Team:
 def _finish(
     game: _Playing, metrics: Mapping[str, Any], on_event: OnEvent, on_episode: OnEpisode
 ) -> tuple[Episode, tuple[Row, ...]]:
-    episode = Episode(game.spec, dict(metrics), replans=game.replan, tokens=game.tokens, wall_s=game.wall_s)
+    counts = asdict(game.counts)
+    episode = Episode(game.spec, dict(metrics), replans=game.replan, tokens=game.tokens, wall_s=game.wall_s, **counts)
     rows = tuple(game.rows)
     on_episode(episode, rows)
     on_event(EpisodeDone(game.spec.episode_id, bool(metrics["success"]), game.replan))

@@ -124,6 +124,7 @@ class TrainingRows:
         state_bins_NJ: int64 [N, J]; bins_NT: int64 [N, T], 0 past the end; length_N: int64 [N] tokens.
         usable: int64 rows that may be sampled; the rest is longer than T.
         digest: SHA-256 over labels, lengths, state bins and encoded pictures.
+        holes: levels of all chunks that the codec has no symbol for; 0 unless they were allowed.
     """
 
     frames: ResidentFrames | MappedFrames
@@ -132,6 +133,7 @@ class TrainingRows:
     length_N: Tensor
     usable: np.ndarray
     digest: str
+    holes: int
 
     @property
     def device(self) -> torch.device:
@@ -146,6 +148,7 @@ def training_rows(
     *,
     scratch: Path,
     threads: int,
+    allow_holes: bool = False,
     on_block: Callable[[int], Any] = lambda done: None,
 ) -> TrainingRows:
     """Encode every chunk, decode every picture and put the rows on `device`.
@@ -156,9 +159,14 @@ def training_rows(
     Args:
         scratch: directory for the pictures on the CPU.
         threads: decoding threads.
+        allow_holes: take the short streams of chunks that the codec cannot write whole.
         on_block: told how many windows have their pictures.
+
+    Raises:
+        HoleError: the codec cannot write a chunk, and that is not allowed.
     """
-    streams = codec.encode(stats.action.normalise(demos.targets_deg))
+    chunks = stats.action.normalise(demos.targets_deg)
+    streams = codec.encode(chunks, allow_holes=allow_holes)
     length = np.array([len(stream) for stream in streams], dtype=np.int64)
     longest = int(np.quantile(length, LENGTH_QUANTILE, method="higher"))
     bins = np.zeros((len(streams), longest), dtype=np.int64)
@@ -181,4 +189,5 @@ def training_rows(
         length_N=torch.from_numpy(length).to(device),
         usable=np.flatnonzero(length <= longest),
         digest=digest.hexdigest(),
+        holes=int(codec.holes(chunks).sum()),
     )

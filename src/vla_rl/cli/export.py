@@ -1,0 +1,120 @@
+"""`vla-rl export`: a complete checkpoint in the layout that a run's base came in, with a receipt."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vla_rl.cli.options import print_json
+from vla_rl.config.build import build
+from vla_rl.config.reader import ConfigReader
+from vla_rl.config.schema import PolicyConfig
+from vla_rl.errors import EXIT_OK, UsageError
+
+if TYPE_CHECKING:
+    from vla_rl.policy.policy import VlaPolicy
+
+EXAMPLES = (
+    "vla-rl export outputs/run/20260101T120000Z-1a2b exported/boat",
+    "vla-rl export outputs/run/20260101T120000Z-1a2b exported/step20 --step 20",
+    "vla-rl export outputs/sft/20260101T120000Z-1a2b exported/sft --json",
+    "vla-rl export bundled:boat_tiny exported/base",
+)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Write the checkpoint and say what is in it; one JSON object with --json."""
+    parser = argparse.ArgumentParser(
+        prog="vla-rl export",
+        description="Write a run's policy as a complete checkpoint in the layout of its base, with a receipt.",
+        epilog="examples:\n" + "\n".join(f"  {example}" for example in EXAMPLES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", help="directory of a train or sft run, or a policy checkpoint")
+    parser.add_argument("directory", type=Path, help="the new checkpoint; must not exist")
+    parser.add_argument("--step", type=int, help="which checkpoint of a train run (default: the newest)")
+    parser.add_argument("--base", help="where a train run's base policy is now (default: where it was)")
+    parser.add_argument("--norm-tag", help="for a policy checkpoint with several normalisation tags")
+    parser.add_argument("--fast-tokenizer", help="for a policy checkpoint that does not carry its action codec")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    options = parser.parse_args(list(argv))
+    policy, facts = _source(options)
+    from vla_rl.policy.export import export_policy
+
+    receipt = export_policy(policy, options.directory, source=facts)
+    summary = {
+        "directory": str(options.directory), "tensors": len(receipt.tensors), "changed": len(receipt.changed),
+        "carried": len(receipt.carried), "source": receipt.source,
+    }  # fmt: skip
+    if options.json:
+        print_json(summary)
+    else:
+        print(
+            f"{options.directory}: {summary['tensors']} tensors, {summary['changed']} of them changed by training, "
+            f"{summary['carried']} carried along from the other head\n"
+            f"check it with: vla-rl checkpoint validate {options.directory}"
+        )
+    return EXIT_OK
+
+
+def _source(options: argparse.Namespace) -> tuple[VlaPolicy, dict[str, Any]]:
+    """The policy to export, and the facts about it for the receipt.
+
+    Raises:
+        UsageError: there is nothing to export, or an option that does not apply.
+    """
+    spec, directory = options.run, Path(options.run)
+    trained = (directory / "checkpoints").is_dir()
+    for name in ("step", "base") if not trained else ("norm_tag", "fast_tokenizer"):
+        if getattr(options, name) is not None:
+            kind = "a train run" if not trained else "a policy checkpoint"
+            raise UsageError(f"--{name.replace('_', '-')} is for {kind}", where=spec, remedy="leave it away")
+    if trained:
+        return _trained(directory, options.step, options.base)
+    sft = directory / "policy"
+    if (sft / "config.json").is_file():
+        digest = hashlib.sha256((directory / "config.yaml").read_bytes()).hexdigest()
+        facts = {"kind": "sft-run", "name": directory.resolve().name, "config_sha256": digest}
+        return _checkpoint(str(sft), options), facts
+    if spec.startswith("bundled:") or _is_checkpoint(directory):
+        return _checkpoint(spec, options), {"kind": "policy", "name": spec if ":" in spec else directory.resolve().name}
+    raise UsageError(
+        "there is nothing to export",
+        where=spec,
+        remedy="name the directory of a train or sft run, or a policy checkpoint",
+    )
+
+
+def _is_checkpoint(directory: Path) -> bool:
+    """An evaluation's directory has a `config.json` too, of another kind."""
+    try:
+        return "model_type" in json.loads((directory / "config.json").read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def _trained(run: Path, step: int | None, base: str | None) -> tuple[VlaPolicy, dict[str, Any]]:
+    from vla_rl.rl.rundir import stored_config
+    from vla_rl.rl.trained import TrainedWeights
+
+    weights = TrainedWeights.of(run, step)
+    reader = ConfigReader(stored_config(run))
+    node = reader.component_spec("policy")
+    if base is not None:
+        node["checkpoint"] = base
+    policy = build(node, {"device": "cpu"}, plugins=reader.plugins, where="policy")
+    weights.put_into(policy)
+    return policy, {**weights.facts, "base": {"checkpoint": node["checkpoint"], "revision": node.get("revision")}}
+
+
+def _checkpoint(spec: str, options: argparse.Namespace) -> VlaPolicy:
+    from vla_rl.policy.policy import load_policy
+
+    return load_policy(
+        checkpoint=spec, device="cpu", serve_head="ar", task=PolicyConfig.task,
+        norm_tag=options.norm_tag, fast_tokenizer=options.fast_tokenizer,
+    )  # fmt: skip

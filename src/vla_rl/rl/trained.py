@@ -1,0 +1,89 @@
+"""The policy that a training run has arrived at: its base with the surface's weights of a checkpoint.
+
+In: a run directory and a step. Out: the policy with those weights in place, verified against three digests (of the
+stored configuration's base, of the checkpoint's files, of the resulting weights), and facts for a receipt. Nothing is
+written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vla_rl.errors import IntegrityError, UsageError
+from vla_rl.rl import checkpoint as ckpt
+from vla_rl.rl.rundir import BASE_DIGEST, CONFIG, MANIFEST
+
+
+@dataclass(frozen=True)
+class TrainedWeights:
+    """A checkpoint of a run and where it comes from.
+
+    Attributes:
+        checkpoint: verified.
+        base_digest: digest of the weights that the run was started from.
+        facts: for a receipt; digests of the manifest and the configuration among them.
+    """
+
+    checkpoint: ckpt.Checkpoint
+    base_digest: str
+    facts: dict[str, Any]
+
+    @classmethod
+    def of(cls, run: Path, step: int | None) -> TrainedWeights:
+        """Read the checkpoint of `step`, or the newest.
+
+        Raises:
+            UsageError: the run has no such checkpoint; names those it has.
+            IntegrityError: it is damaged, or the run does not say what it was started from.
+        """
+        found = {path: int(path.name.removeprefix("step_")) for path in ckpt.checkpoints(run / "checkpoints")}
+        chosen = [path for path, number in found.items() if step in (None, number)]
+        if not chosen:
+            raise UsageError(
+                f"the run has no checkpoint{'' if step is None else f' of step {step}'}",
+                where=str(run / "checkpoints"),
+                remedy=f"it has those of the steps {', '.join(map(str, found.values()))}" if found else "train first",
+            )
+        checkpoint = ckpt.load_checkpoint(chosen[-1])
+        try:
+            base = (run / BASE_DIGEST).read_text().strip()
+            launches = json.loads((run / MANIFEST).read_bytes())["launches"]
+            digests = {name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in (MANIFEST, CONFIG)}
+        except (OSError, ValueError, KeyError) as error:
+            raise IntegrityError(f"the run's own records cannot be read: {error!r}", where=str(run)) from error
+        facts = {
+            "kind": "train-run", "name": run.resolve().name, "step": checkpoint.step, "base_digest": base,
+            "manifest_sha256": digests[MANIFEST], "config_sha256": digests[CONFIG],
+            "config_digest": launches[0].get("config_digest"), "git": launches[0].get("git"),
+        }  # fmt: skip
+        return cls(checkpoint, base, facts)
+
+    @torch.no_grad()
+    def put_into(self, policy: Any) -> None:
+        """Put the surface's weights into the run's base policy.
+
+        Raises:
+            IntegrityError: the policy is not the run's base, lacks a weight of the surface, or does not end up with the
+                digest that the checkpoint recorded.
+        """
+        where = str(self.checkpoint.path)
+        if policy.weights_digest() != self.base_digest:
+            raise IntegrityError(
+                "the base policy is not the one that the run was started from",
+                where=where,
+                remedy="name the right one with --base; policy.dtype must be the run's too",
+            )
+        parameters = dict(policy.model.named_parameters())
+        for name, weight in self.checkpoint.weights.items():
+            if name not in parameters or parameters[name].shape != weight.shape:
+                raise IntegrityError(f"the base policy has no {name} of shape {list(weight.shape)}", where=where)
+            parameters[name].copy_(weight)
+        recorded = self.checkpoint.state.get("policy_digest")
+        if recorded is not None and policy.weights_digest() != recorded:
+            raise IntegrityError("base and surface do not give the weights that the checkpoint recorded", where=where)

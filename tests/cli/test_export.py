@@ -1,0 +1,167 @@
+"""`vla-rl export` of every kind of source, and `vla-rl checkpoint validate` of what comes out.
+
+Commands run in this process: none of them touches threads or global state, and each would import torch anew.
+"""
+
+import hashlib
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+from policy_support import smooth_chunks
+from release_support import TAG, write_release
+from tiny_policy import tiny_policy
+
+from vla_rl.cli.main import main
+from vla_rl.config.schema import OptimConfig
+from vla_rl.policy.fast import FastCodec
+from vla_rl.policy.policy import load_policy
+from vla_rl.rl.checkpoint import save_checkpoint
+from vla_rl.rl.rundir import RunDir
+from vla_rl.rl.surfaces import TextStack
+from vla_rl.rl.update import build_optimizer
+from vla_rl.seeds import stream
+
+
+@pytest.fixture
+def vla_rl(capsys):
+    def call(*arguments):
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as left:  # argparse: help, or an argument that is none
+            code = left.code
+        return SimpleNamespace(returncode=code, **capsys.readouterr()._asdict())
+
+    return call
+
+
+def settings(checkpoint, **changes):
+    node = {
+        "_target_": "vla_rl.policy.policy.load_policy",
+        "checkpoint": str(checkpoint),
+        "serve_head": "ar",
+        "task": "x",
+    }
+    return {**node, **changes}
+
+
+def train_run(path, **policy):
+    """A run directory as the trainer leaves it: two steps of a text-stack surface, without the episodes."""
+    node = settings(**policy)
+    loaded = load_policy(device="cpu", **{k: v for k, v in node.items() if k != "_target_"})
+    run = RunDir.create(path, config={"policy": node, "plugins": []}, manifest={"config_digest": "c" * 64})
+    run.check_base(loaded.weights_digest())
+    parameters = TextStack().trainable(loaded)
+    optimizer = build_optimizer(parameters, OptimConfig(), TextStack())
+    rng = stream("token", 0)
+    for step in (1, 2):
+        with torch.no_grad():
+            for _, parameter in parameters:
+                parameter += torch.from_numpy(rng.normal(0, 0.01, parameter.shape)).to(parameter.dtype)
+        save_checkpoint(run.checkpoints, step, parameters, optimizer, {"policy_digest": loaded.weights_digest()})
+    run.close()
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("base") / "policy"
+    tiny_policy().save(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def run(base, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs") / "trained"
+    return directory, train_run(directory, checkpoint=base)
+
+
+def test_a_train_run_exports_to_its_trained_policy_with_a_receipt_and_validates(vla_rl, run, tmp_path):
+    directory, trained = run
+    done = vla_rl("export", directory, tmp_path / "out", "--json")
+    assert done.returncode == 0, done.err
+    source = json.loads(done.out)["source"]
+    assert (source["kind"], source["name"], source["step"]) == ("train-run", "trained", 2)
+    assert source["manifest_sha256"] == hashlib.sha256((directory / "manifest.json").read_bytes()).hexdigest()
+    assert source["policy_digest"] == trained.weights_digest() and source["config_digest"] == "c" * 64
+    exported = load_policy(checkpoint=str(tmp_path / "out"), device="cpu", serve_head="ar", task="x")
+    assert exported.weights_digest() == trained.weights_digest()
+    checked = vla_rl("checkpoint", "validate", tmp_path / "out", "--json")
+    assert checked.returncode == 0 and json.loads(checked.out)["valid"]
+    again = vla_rl("export", directory, tmp_path / "out")
+    assert again.returncode == 2 and "exists" in again.err
+
+
+def test_an_earlier_step_can_be_exported_and_a_missing_one_names_those_there_are(vla_rl, run, tmp_path):
+    directory, trained = run
+    assert vla_rl("export", directory, tmp_path / "out", "--step", "1").returncode == 0
+    first = load_policy(checkpoint=str(tmp_path / "out"), device="cpu", serve_head="ar", task="x")
+    assert first.weights_digest() != trained.weights_digest()
+    missing = vla_rl("export", directory, tmp_path / "never", "--step", "7")
+    assert missing.returncode == 2 and "steps 1, 2" in missing.err and not (tmp_path / "never").exists()
+
+
+def test_a_base_that_moved_can_be_named_and_another_one_is_refused(vla_rl, run, base, tmp_path):
+    directory, _ = run
+    moved = tmp_path / "moved"
+    base_elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(directory, moved)
+    shutil.copytree(base, base_elsewhere)
+    config = yaml.safe_load((moved / "config.yaml").read_text())
+    config["policy"]["checkpoint"] = "/gone"
+    (moved / "config.yaml").write_text(yaml.safe_dump(config))
+    assert vla_rl("export", moved, tmp_path / "a").returncode == 2
+    assert vla_rl("export", moved, tmp_path / "b", "--base", base_elsewhere).returncode == 0
+    tiny_policy(seed=1).save(tmp_path / "other")
+    wrong = vla_rl("export", moved, tmp_path / "c", "--base", tmp_path / "other")
+    assert wrong.returncode == 5 and "not the one that the run was started from" in wrong.err
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_run_on_a_release_exports_the_whole_release(vla_rl, tmp_path):
+    release = write_release(
+        tmp_path / "release", FastCodec.fit(smooth_chunks(200, 0) / 120, scale=15.0, vocabulary=512)
+    )
+    trained = train_run(tmp_path / "run", checkpoint=release, norm_tag=TAG)
+    done = vla_rl("export", tmp_path / "run", tmp_path / "out", "--json")
+    assert done.returncode == 0 and json.loads(done.out)["carried"] == 45, done.err
+    exported = load_policy(checkpoint=str(tmp_path / "out"), device="cpu", serve_head="ar", task="x")
+    assert exported.weights_digest() == trained.weights_digest()
+
+
+def test_sft_runs_and_policies_are_sources_too_and_anything_else_is_a_usage_error(vla_rl, base, tmp_path):
+    sft = tmp_path / "sft"
+    sft.mkdir()
+    (sft / "config.yaml").write_text("run: {}\n")
+    tiny_policy().save(sft / "policy")
+    for source, kind in ((sft, "sft-run"), (base, "policy"), ("bundled:boat_tiny", "policy")):
+        done = vla_rl("export", source, tmp_path / f"out-{len(list(tmp_path.iterdir()))}", "--json")
+        assert done.returncode == 0 and json.loads(done.out)["source"]["kind"] == kind, done.err
+    for arguments in (
+        (tmp_path / "sft" / "..",),
+        (tmp_path / "nowhere",),
+        (base, "--step", "1"),
+        (base, "--base", base),
+    ):
+        refused = vla_rl("export", arguments[0], tmp_path / "never", *arguments[1:])
+        assert refused.returncode == 2 and "Traceback" not in refused.err and not (tmp_path / "never").exists()
+
+
+def test_validation_prints_every_fault_and_exits_with_5(vla_rl, base, tmp_path):
+    broken = shutil.copytree(base, tmp_path / "broken")
+    (broken / "norm_stats.json").unlink()
+    (broken / "fast_tokenizer" / "processor_config.json").unlink()
+    done = vla_rl("checkpoint", "validate", broken)
+    assert done.returncode == 5 and "Traceback" not in done.err
+    assert "tables" in done.out and "no FAST artifact" in done.out and "2 refused" in done.out
+    assert vla_rl("checkpoint", "validate", tmp_path / "nowhere").returncode == 2
+    assert vla_rl("checkpoint", "inspect", base).returncode == 2
+
+
+@pytest.mark.parametrize("command", ["export", "checkpoint"])
+def test_the_commands_have_help_with_an_example(vla_rl, command):
+    done = vla_rl(command, "--help")
+    assert done.returncode == 0 and f"vla-rl {command} " in done.out.split("examples:")[1]
