@@ -21,10 +21,10 @@ from vla_rl.policy.graft import give_action_tokens
 from vla_rl.policy.logprob import pad_streams, score_rows
 from vla_rl.policy.molmo2 import build_twin, twin_config
 from vla_rl.policy.normalise import NormStats
-from vla_rl.policy.parts import Sources
 from vla_rl.policy.policy import VlaPolicy, load_policy
 from vla_rl.policy.prompt import Observation
 from vla_rl.policy.sampler import GrammarSampler, PredictRequest
+from vla_rl.policy.sources import Sources
 from vla_rl.policy.tokenizer import TokenIds, build_tokenizer
 from vla_rl.policy.validate import validate
 from vla_rl.rl.surfaces import Full, PatchOnly, TextStack

@@ -23,9 +23,9 @@ from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.metadata import FILE_NAME as METADATA
 from vla_rl.policy.metadata import VERSION, Metadata, read_metadata, write_metadata
 from vla_rl.policy.normalise import NormStats
-from vla_rl.policy.parts import Sources
 from vla_rl.policy.policy import VlaPolicy, load_policy
 from vla_rl.policy.receipt import read_receipt
+from vla_rl.policy.sources import Sources
 from vla_rl.policy.validate import OK, REFUSED, validate
 
 QKV = "model.transformer.blocks.0.self_attn.att_proj.weight"

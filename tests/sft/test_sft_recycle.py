@@ -17,9 +17,10 @@ from sft_support import ENV, TASK, record
 
 from vla_rl.config.build import build
 from vla_rl.errors import ConfigError, UsageError
-from vla_rl.policy.chunks import CODEC_DIR, ChunkCodec
+from vla_rl.policy.chunks import ChunkCodec
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.normalise import NormStats
+from vla_rl.policy.sources import CODEC_DIR
 from vla_rl.rollout.records import Episode, EpisodeSpec, Row
 from vla_rl.rollout.store import read_episode, write_episode
 from vla_rl.sft import lerobot
@@ -90,7 +91,7 @@ def test_a_successful_rollout_becomes_the_same_episode_tick_by_tick(run_dir: Pat
     table = pq.read_table(tmp_path / "data/chunk-000/file-000.parquet")
     assert len(table) == episode.metrics["ticks"] == summary.taught and table["next.success"][-1].as_py()
     state, action = (lerobot.joint_values(table[name], 6) for name in (lerobot.STATE, lerobot.ACTION))
-    way = ChunkCodec.of_checkpoint(str(run_dir.parent / "policy"))
+    way = ChunkCodec.of_policy({"checkpoint": str(run_dir.parent / "policy")})
     for replan, row in enumerate(rows):
         tick = 30 * replan
         chunk = way.decode(row.bins)[: len(table) - tick]

@@ -33,7 +33,7 @@ def run(argv: Sequence[str]) -> int:
     options = parser.parse_args(list(argv))
     if not options.directory.is_dir():
         raise UsageError("there is no such directory", where=str(options.directory))
-    from vla_rl.policy.parts import Sources
+    from vla_rl.policy.sources import Sources
     from vla_rl.policy.validate import OK, REFUSED, validate
 
     sources = Sources(options.norm_tag, options.fast_tokenizer, None, options.joint_frame)

@@ -1,23 +1,22 @@
 """Joint targets in degrees <-> streams of action bins: codec and action table of a checkpoint, without the network.
 
-In: a checkpoint directory. Out: `ChunkCodec`. Nothing here imports torch, so processes that replay stored tokens stay
-light.
+In: the `policy` node of a configuration. Out: `ChunkCodec`. Nothing here imports torch, so processes that replay stored
+tokens stay light.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from vla_rl import paths
-from vla_rl.errors import ConfigError
 from vla_rl.policy.fast import FastCodec
+from vla_rl.policy.hub import resolve
+from vla_rl.policy.metadata import read_metadata
 from vla_rl.policy.normalise import NormStats
-
-CODEC_DIR = "fast_tokenizer"
-_BUNDLED = "bundled:"
+from vla_rl.policy.sources import Sources, find_codec, read_codec, read_config, read_framed_tables
 
 
 @dataclass(frozen=True)
@@ -28,14 +27,22 @@ class ChunkCodec:
     stats: NormStats
 
     @classmethod
-    def of_checkpoint(cls, checkpoint: str) -> ChunkCodec:
-        """Read codec and tables of a policy directory or of ``bundled:NAME``.
+    def of_policy(cls, policy: Mapping[str, Any]) -> ChunkCodec:
+        """Read the codec and the tables that a policy is loaded with.
+
+        Args:
+            policy: a `policy` node with `checkpoint`.
 
         Raises:
-            ConfigError: no such directory, or files that are not usable.
+            ConfigError: no such checkpoint, or one without codec.
+            CheckpointRefused: tables or codec that the policy could not be loaded with either.
         """
-        directory = checkpoint_dir(checkpoint)
-        return cls(FastCodec.load(directory / CODEC_DIR), NormStats.load(directory))
+        directory = resolve(
+            policy["checkpoint"], policy.get("revision"), where="policy.checkpoint", pin="policy.revision"
+        )
+        sources, metadata, raw = Sources.of(policy), read_metadata(directory), read_config(directory)
+        tables = read_framed_tables(directory, sources, metadata, raw)
+        return cls(read_codec(find_codec(directory, sources), tables), tables.stats)
 
     def encode(self, chunk_deg: np.ndarray) -> np.ndarray:
         """Bins int16 [T] of joint targets [horizon, J] in degrees."""
@@ -44,20 +51,3 @@ class ChunkCodec:
     def decode(self, bins_T: np.ndarray) -> np.ndarray:
         """Joint targets float64 [horizon, J] in degrees of one complete stream; ConfigError if it is not complete."""
         return self.stats.action.denormalise(self.codec.decode([bins_T])[0])
-
-
-def checkpoint_dir(checkpoint: str) -> Path:
-    """The directory that `policy.checkpoint` names.
-
-    Raises:
-        ConfigError: there is no policy in it.
-    """
-    bundled = checkpoint.startswith(_BUNDLED)
-    directory = paths.bundled_base(checkpoint.removeprefix(_BUNDLED)) if bundled else Path(checkpoint)
-    if not (directory / "config.json").is_file():
-        raise ConfigError(
-            f"there is no policy checkpoint in {directory}",
-            where="policy.checkpoint",
-            remedy="name a directory with config.json and model.safetensors, or bundled:boat_tiny",
-        )
-    return directory

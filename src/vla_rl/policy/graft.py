@@ -23,7 +23,8 @@ from vla_rl.policy.hf_network import FAMILIES, Family, load_hf_network
 from vla_rl.policy.metadata import read_metadata
 from vla_rl.policy.normalise import NormStats
 from vla_rl.policy.policy import VlaPolicy
-from vla_rl.policy.released import read_config, read_tokenizer
+from vla_rl.policy.released import read_tokenizer
+from vla_rl.policy.sources import read_config
 from vla_rl.policy.tokenizer import PAD, TURN_END, TURN_START, add_tokens, robot_families
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from vla_rl.errors import ConfigError
 from vla_rl.policy.native import own_memory, quiet_transformers
 from vla_rl.policy.refusals import MismatchedWeights, MissingWeights, UnexpectedWeights, UnsupportedFeature
-from vla_rl.policy.released import read_config
+from vla_rl.policy.sources import read_config
 from vla_rl.policy.weightfiles import WeightFiles, check_finite
 
 

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 RIG, V21 = "rig", "v21"
 FRAMES = (RIG, V21)
@@ -57,7 +59,7 @@ class Angles[Values: (np.ndarray, Tensor)]:
 
     def _like(self, values: Sequence[float]) -> Any:
         degrees = self.degrees
-        return degrees.new_tensor(values) if isinstance(degrees, Tensor) else np.array(values)
+        return np.array(values) if isinstance(degrees, np.ndarray) else degrees.new_tensor(values)
 
 
 def state_frame(low_deg: np.ndarray, high_deg: np.ndarray) -> str | None:

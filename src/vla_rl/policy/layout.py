@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from vla_rl.policy.refusals import UnsupportedFeature
+from vla_rl.policy.sources import RELEASED
 
-RELEASED, NATIVE = "molmoact2", "molmo2"
+NATIVE = "molmo2"
 HEAD = "lm_head.weight"
 EXPERT = re.compile(r"^(?:model\.)?action_expert(?:_depth_gate)?\.")
 ROTARY = re.compile(r"^(?:model\.)?transformer\.rotary_embs?\.(?:\w+\.)?inv_freq$")

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from vla_rl.config.schema import TwinConfig
 from vla_rl.policy.layout import stored_tensors
 from vla_rl.policy.prompt import STATE_BINS
-from vla_rl.policy.released import CONFIG
+from vla_rl.policy.sources import CONFIG
 from vla_rl.policy.tokenizer import IMAGE_TOKENS, PAD, TURN_END, TokenIds
 from vla_rl.policy.weightfiles import WEIGHTS
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_rl.errors import ConfigError
-from vla_rl.policy.joint_frames import JOINTS, RIG, Angles, state_frame
+from vla_rl.policy.joint_frames import JOINTS, RIG, Angles
 
 FILE_NAME = "norm_stats.json"
 FORMAT = "molmoact2_norm_stats.v1"
@@ -110,26 +109,6 @@ class NormStats:
         payload = {"format": FORMAT, "norm_mode": "q01_q99", "metadata_by_tag": {self.tag: entry}}
         (directory / FILE_NAME).write_text(json.dumps(payload, indent=2) + "\n")
 
-    @classmethod
-    def load(cls, directory: Path) -> NormStats:
-        """Read the file's only tag; a state table that does not tell its joint frame is the rig's, as ours are.
-
-        Raises:
-            ConfigError: no file, another format, several tags, or a table that is not six finite pairs.
-        """
-        path = directory / FILE_NAME
-        try:
-            payload = json.loads(path.read_text())
-            ((tag, entry),) = payload["metadata_by_tag"].items()
-            tables = [_table(entry[key]) for key in ("state_stats", "action_stats")]
-            if payload["format"] != FORMAT:
-                raise ValueError(f"format {payload['format']!r}")
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"no usable normalisation table: {error}", where=str(path)) from error
-        horizon, quantile = int(entry["action_horizon"]), float(entry.get("quantile", 0.01))
-        stats = cls(*tables, tag=tag, quantile=quantile, horizon=horizon)
-        return stats.in_frame(state_frame(stats.state.low_deg, stats.state.high_deg) or RIG)
-
 
 def _stats(table: QuantileTable) -> dict[str, Any]:
     return {
@@ -138,10 +117,3 @@ def _stats(table: QuantileTable) -> dict[str, Any]:
         "mask": [True] * len(JOINTS),
         "names": list(JOINTS),
     }
-
-
-def _table(stats: dict[str, Any]) -> QuantileTable:
-    low, high = (np.array(stats[key], dtype=np.float64) for key in ("q01", "q99"))
-    if low.shape != (len(JOINTS),) or high.shape != low.shape or not np.isfinite([low, high]).all():
-        raise ValueError("a quantile table is not six finite numbers")
-    return QuantileTable(low, high)

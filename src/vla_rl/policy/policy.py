@@ -21,7 +21,7 @@ from torch import Tensor
 from vla_rl.errors import ConfigError, IntegrityError
 from vla_rl.policy import molmo2
 from vla_rl.policy.adapter import Adapter, StepDecoder
-from vla_rl.policy.chunks import CODEC_DIR, ChunkCodec
+from vla_rl.policy.chunks import ChunkCodec
 from vla_rl.policy.export import write_layout
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.grammar import REACHABLE, Grammar
@@ -29,8 +29,9 @@ from vla_rl.policy.hub import resolve
 from vla_rl.policy.metadata import VERSION, Metadata, write_metadata
 from vla_rl.policy.molmo2_adapter import Molmo2Adapter
 from vla_rl.policy.normalise import NormStats
-from vla_rl.policy.parts import DTYPES, Parts, Sources, read_parts
+from vla_rl.policy.parts import DTYPES, Parts, read_parts
 from vla_rl.policy.prompt import SO101, Observation, state_bins
+from vla_rl.policy.sources import CODEC_DIR, Sources
 from vla_rl.policy.tokenizer import TokenIds, build_tokenizer, save_tokenizer
 
 TRAINING_SCENE = "training_scene.json"

@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from vla_rl.errors import ConfigError
-from vla_rl.policy.layout import EXPERT, HEAD, RELEASED, ROTARY, expected_shapes, native_config
+from vla_rl.policy.layout import EXPERT, HEAD, ROTARY, expected_shapes, native_config
 from vla_rl.policy.native import own_memory, quiet_transformers
 from vla_rl.policy.prompt import STATE_BINS
 from vla_rl.policy.refusals import (
@@ -35,9 +34,10 @@ from vla_rl.policy.refusals import (
     UnsupportedFeature,
     VocabularyLayout,
 )
+from vla_rl.policy.sources import CONFIG, RELEASED, read_config
 from vla_rl.policy.weightfiles import FLOATS, WeightFiles, check_finite
 
-CONFIG, TOKENIZER, PROCESSOR = "config.json", "tokenizer.json", "processor_config.json"
+TOKENIZER, PROCESSOR = "tokenizer.json", "processor_config.json"
 _BLOCK = re.compile(r"\.blocks\.(\d+)\.")
 
 
@@ -82,29 +82,6 @@ class Opened:
     def network(self) -> list[str]:
         """Names of the network's own weights."""
         return [name for name in self.files.entries if not EXPERT.match(name) and not ROTARY.match(name)]
-
-
-def read_config(directory: Path) -> dict[str, Any]:
-    """`config.json` of a directory.
-
-    Raises:
-        ConfigError: there is none.
-        DamagedFile: it is no JSON object.
-    """
-    path = directory / CONFIG
-    try:
-        raw = json.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(
-            f"there is no policy checkpoint in {directory}",
-            where="policy.checkpoint",
-            remedy=f"name a directory with {CONFIG} and safetensors weights, a hub id, or bundled:boat_tiny",
-        ) from error
-    except ValueError as error:
-        raise DamagedFile(f"{CONFIG} is no JSON: {error}", where=str(path)) from error
-    if not isinstance(raw, dict):
-        raise DamagedFile(f"{CONFIG} is no JSON object", where=str(path))
-    return raw
 
 
 def check_heads(opened: Opened) -> None:

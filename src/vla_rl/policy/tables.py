@@ -9,7 +9,7 @@ that was applied twice (on the shoulder lift that map is its own inverse, so onl
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,10 @@ class Tables:
     stats: NormStats
     wording: Wording
     tags: tuple[str, ...]
+
+    def in_frame(self, frame: str) -> Tables:
+        """The same tables, read as angles of another frame."""
+        return replace(self, stats=self.stats.in_frame(frame))
 
 
 def read_tables(directory: Path, *, tag: str | None, file_name: str = FILE_NAME) -> Tables:

@@ -20,9 +20,10 @@ from vla_rl.errors import VlaRlError
 from vla_rl.policy import released
 from vla_rl.policy.hf_network import check_family, check_hf_weights
 from vla_rl.policy.metadata import read_metadata
-from vla_rl.policy.parts import Parts, Sources, check_block, declared_frame, find_codec, read_codec
+from vla_rl.policy.parts import Parts, check_block
 from vla_rl.policy.receipt import check_receipt, read_receipt
 from vla_rl.policy.refusals import DamagedFile
+from vla_rl.policy.sources import Sources, declared_frame, find_codec, read_codec, read_config, stats_file
 from vla_rl.policy.tables import arm_tags, check_joint_frame, read_tables
 from vla_rl.policy.weightfiles import PICKLES, WeightFiles, check_finite
 
@@ -79,7 +80,7 @@ class _Validation:
     def run(self) -> Report:
         at = self.directory
         self.metadata = self._check("metadata", lambda: read_metadata(at), lambda m: f"schema version {m.version}")
-        self.raw = self._check("configuration", lambda: released.read_config(at), lambda r: str(r.get("model_type")))
+        self.raw = self._check("configuration", lambda: read_config(at), lambda r: str(r.get("model_type")))
         files: Any = self._check("files", lambda: WeightFiles.open(at), _shards)
         self.tokenizer = self._check(
             "tokenizer", lambda: released.read_tokenizer(at), lambda t: f"{t.get_vocab_size()} ids"
@@ -120,7 +121,7 @@ class _Validation:
 
     def _actions(self) -> None:
         """The codec, and the tables of the tag in question or of every tag for this arm."""
-        at, name = self.directory, (self.raw or {}).get("norm_stats_filename", "norm_stats.json")
+        at, name = self.directory, stats_file(self.raw or {})
         wanted = self.sources.norm_tag or (self.metadata.norm_tag if self.metadata else None)
         tags = (wanted,) if wanted else self._check("tags", lambda: arm_tags(at, name), ", ".join) or ()
         codec_at = self._check("codec files", lambda: find_codec(at, self.sources), str)
@@ -135,7 +136,7 @@ class _Validation:
         frame: Any = self._check(
             f"joint frame of {tag}",
             lambda: check_joint_frame(
-                tables.stats.state, declared_frame(self.sources, metadata, opened), where=str(at / name)
+                tables.stats.state, declared_frame(self.sources, metadata, self.raw), where=str(at / name)
             ),
             str,
             needs=(tables, metadata),
@@ -143,7 +144,7 @@ class _Validation:
 
         def codec() -> Any:
             found = read_codec(codec_at, tables)
-            check_block(Parts(at, metadata, opened, self.tokenizer, name, tables, frame, found, codec_at))
+            check_block(Parts(at, metadata, opened, self.tokenizer, name, tables, found, codec_at))
             return found
 
         self._check(

@@ -44,12 +44,13 @@ class RolloutJobs:
 
     Attributes:
         run: the run directory.
-        checkpoint: the policy that the run started from: its action codec and tables decode the stored tokens.
+        policy: configuration node of the policy that the run started from: its action codec and tables decode the
+            stored tokens.
         episodes: stored episodes as ``step_0001/seed200000_draw00``, by seed and draw; one job each.
     """
 
     run: str
-    checkpoint: str
+    policy: dict[str, Any]
     episodes: tuple[str, ...]
 
 

@@ -52,10 +52,10 @@ def rollout_recipe(
     seeds = sorted({_seed_and_draw(path)[0] for path in stored})
     check_use(seeds, "train", where=f"demos.from_run={run}")
     check_disjoint(seeds, parse_seeds(config["eval"]["seeds"]))
-    checkpoint = _checkpoint(config, run)
-    ChunkCodec.of_checkpoint(checkpoint)  # a missing one is told here, not by a recording process
+    policy = _policy(config, run)
+    ChunkCodec.of_policy(policy)  # a missing one is told here, not by a recording process
     episodes = tuple(f"{path.parent.name}/{path.stem}" for path in stored)
-    jobs = RolloutJobs(run, checkpoint, tuple(name for name in episodes if only is None or name in only))
+    jobs = RolloutJobs(run, policy, tuple(name for name in episodes if only is None or name in only))
     env, plugins = config["sim"], tuple(config["plugins"])
     return DemoRecipe(env, plugins, scene_of(env, plugins), task, success_only, shard_episodes, rollouts=jobs)
 
@@ -68,15 +68,14 @@ def recorded_rollouts(directory: Path) -> frozenset[str] | None:
     return None
 
 
-def _checkpoint(config: Mapping[str, Any], run: str) -> str:
-    checkpoint = config["policy"].get("checkpoint")
-    if not isinstance(checkpoint, str):
+def _policy(config: Mapping[str, Any], run: str) -> dict[str, Any]:
+    if not isinstance(config["policy"].get("checkpoint"), str):
         raise UsageError(
             "the run's policy names no checkpoint, so its tokens cannot be decoded",
             where=f"policy in {run}/{CONFIG}",
             remedy="recycle runs of policies with policy.checkpoint",
         )
-    return checkpoint
+    return dict(config["policy"])
 
 
 def _seed_and_draw(path: Path) -> tuple[int, int, str]:

@@ -80,7 +80,7 @@ class RolloutSource:
     def __init__(self, env: TickRecorder, recipe: DemoRecipe) -> None:
         assert recipe.rollouts is not None
         self._env, self._success_only = env, recipe.success_only
-        self._codec = ChunkCodec.of_checkpoint(recipe.rollouts.checkpoint)
+        self._codec = ChunkCodec.of_policy(recipe.rollouts.policy)
         self._waves = Path(recipe.rollouts.run) / "waves"
 
     def record(self, job: str) -> RecordedEpisode:
