@@ -42,6 +42,18 @@ def test_windows_start_at_every_nth_taught_tick_with_a_phase_per_episode() -> No
     assert set(many % 5) == set(range(5))
 
 
+def test_the_first_episodes_alone_can_be_taken(demo_dir: Path) -> None:
+    every = open_demonstrations(demo_dir, chunk_ticks=30, frame_stride=2)
+    held = np.unique(every.dataset.episode_N)
+    for count in range(1, len(held) + 1):
+        some = open_demonstrations(demo_dir, chunk_ticks=30, frame_stride=2, episodes=count)
+        kept = np.isin(every.dataset.episode_N[every.frame_N], held[:count])
+        assert np.array_equal(some.frame_N, every.frame_N[kept])
+        assert np.array_equal(some.targets_deg, every.targets_deg[kept])
+    with pytest.raises(UsageError, match=f"has {len(held)} episodes, not {len(held) + 1}"):
+        open_demonstrations(demo_dir, chunk_ticks=30, frame_stride=2, episodes=len(held) + 1)
+
+
 def test_labels_decode_to_the_demonstrated_chunks(demos: Demonstrations, twin: VlaPolicy, tmp_path: Path) -> None:
     rows = training_rows(demos, twin.stats, twin.codec, CPU, scratch=tmp_path, threads=1)
     errors_deg = []

@@ -52,7 +52,10 @@ def run(argv: Sequence[str]) -> int:
                 view.say(f"stopped at step {event.step}; continue with vla-rl sft run.resume={event.run_dir}")
 
         demos = open_demonstrations(
-            Path(settings.demos), chunk_ticks=settings.chunk_ticks, frame_stride=settings.frame_stride
+            Path(settings.demos),
+            chunk_ticks=settings.chunk_ticks,
+            frame_stride=settings.frame_stride,
+            episodes=settings.episodes,
         )
         task = reader.value("task") or demos.dataset.task
         directory = open_directory(reader, Path(job.dir or new_run_dir("sft")))
@@ -115,7 +118,7 @@ def _base(settings: SftConfig) -> Path | None:
 
 
 DATA_KEYS = {
-    *("demos", "frame_stride", "chunk_ticks", "codec_scale", "codec_vocab", "allow_holes"),
+    *("demos", "episodes", "frame_stride", "chunk_ticks", "codec_scale", "codec_vocab", "allow_holes"),
     *("base", "base_revision", "base_norm_tag", "base_fast_tokenizer"),
 }
 TRAINER_KEYS = frozenset(f.name for f in dataclasses.fields(SftConfig)) - DATA_KEYS

@@ -336,6 +336,7 @@ class SftConfig:
     frame_stride: int = key(
         4, "ticks between the starts of training windows of an episode (1: every tick); the phase is drawn", at_least=1
     )
+    episodes: int | None = key(None, "train on this many episodes, from the first one on (null: all)", at_least=1)
     chunk_ticks: int = key(30, "ticks of a target chunk (30 ticks are one second)", at_least=1)
     base: str | None = key(
         None, "start from this policy checkpoint, or give this model action tokens (null: a fresh twin)"

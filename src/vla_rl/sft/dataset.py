@@ -58,20 +58,28 @@ class Demonstrations:
         return len(self.frame_N)
 
 
-def open_demonstrations(directory: Path, *, chunk_ticks: int, frame_stride: int) -> Demonstrations:
+def open_demonstrations(
+    directory: Path, *, chunk_ticks: int, frame_stride: int, episodes: int | None = None
+) -> Demonstrations:
     """The windows of a dataset directory.
 
     Args:
         directory: root of a LeRobot v3 dataset.
         chunk_ticks: length of a target chunk, H.
         frame_stride: ticks between the starts of windows.
+        episodes: how many episodes to take, from the first one on; None for all.
 
     Raises:
         UsageError, ConfigError, IntegrityError: see `reading.open_dataset`; no tick is taught; the pictures are not
-            square or not of one size.
+            square or not of one size; the dataset has fewer than `episodes`.
     """
     dataset = open_dataset(directory)
-    frame_N, last_N = window_starts(dataset.episode_N, dataset.taught_N, frame_stride)
+    taught_N, held = dataset.taught_N, len(np.unique(dataset.episode_N))
+    if episodes is not None:
+        if episodes > held:
+            raise UsageError(f"{directory} has {held} episodes, not {episodes}", where="sft.episodes")
+        taught_N = taught_N & np.isin(dataset.episode_N, np.unique(dataset.episode_N)[:episodes])
+    frame_N, last_N = window_starts(dataset.episode_N, taught_N, frame_stride)
     if not len(frame_N):
         raise UsageError(
             "no tick of this dataset may be imitated", where=str(directory), remedy="record episodes that succeed"
