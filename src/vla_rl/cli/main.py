@@ -17,6 +17,8 @@ from vla_rl.errors import EXIT_USAGE, VlaRlError
 COMMANDS = {
     "train": ("vla_rl.cli.train", "GRPO on real episodes, evaluated on held-out seeds before and after"),
     "eval": ("vla_rl.cli.evaluate", "evaluate a policy (or the scripted expert) on a seed band"),
+    "compare": ("vla_rl.cli.compare", "two evaluations of the same seeds, head to head"),
+    "probe": ("vla_rl.cli.probe", "choose a sampling temperature for training, or find that there is none"),
     "demos": ("vla_rl.cli.demos", "record demonstrations of the scripted expert"),
     "sft": ("vla_rl.cli.sft", "fit a fresh policy to demonstrations"),
     "export": ("vla_rl.cli.export", "write a run's policy as a complete checkpoint with a receipt"),
@@ -25,7 +27,7 @@ COMMANDS = {
 EXIT_INTERRUPTED = 130
 GO_ON = {
     name: f"; what is finished is kept: vla-rl {name} run.resume=<its directory> goes on"
-    for name in ("train", "demos", "sft")
+    for name in ("train", "eval", "probe", "demos", "sft")
 }
 
 

@@ -6,6 +6,7 @@ configuration that lies in its directory; only what cannot change a result may b
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from vla_rl.cli.startup import check_unused
 from vla_rl.config.compose import compose
 from vla_rl.config.keys import check_values
 from vla_rl.config.reader import ConfigReader
+from vla_rl.config.schema import ROOTS
 from vla_rl.errors import ConfigError, UsageError
 from vla_rl.rl.rundir import CONFIG, stored_config
 from vla_rl.rollout.files import write_atomic
@@ -29,7 +31,7 @@ def compose_or_resume(primary: str, overrides: Sequence[str], free: Sequence[str
         free: keys beside `run.resume` that may be given when a job goes on, e.g. ``run.max_wall_s``.
 
     Raises:
-        UsageError: another key is given beside `run.resume`, or there is nothing to resume.
+        UsageError: another key is given beside `run.resume`, or there is nothing to resume, or another command's.
         ConfigError: a value that is none.
     """
     given: dict[str, str] = {key: text for key, _, text in (override.partition("=") for override in overrides)}
@@ -44,6 +46,10 @@ def compose_or_resume(primary: str, overrides: Sequence[str], free: Sequence[str
         )
     directory = given["run.resume"]
     tree = stored_config(Path(directory))
+    if set(tree) != {field.name for field in dataclasses.fields(ROOTS[primary])}:
+        raise UsageError(
+            "another command was working here", where=directory, remedy="run.resume goes with the command that stopped"
+        )
     # The limit of the launch that stopped is not this one's.
     tree["run"] = {**tree["run"], "resume": directory, "dir": directory, "max_wall_s": None}
     for path in free:

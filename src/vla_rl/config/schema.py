@@ -61,8 +61,7 @@ class SftJobConfig(DemosJobConfig):
 
 
 @dataclass
-class EvalJobConfig:
-    dir: str | None = key(None, "output directory, created exclusively (default: outputs/<command>/<run id>)")
+class EvalJobConfig(DemosJobConfig):
     seed: int = key(0, "run seed: enters every sampling key", at_least=0)
     device: str = key("auto", "auto, cpu or cuda", choices=("auto", "cpu", "cuda"))
     threads: int = key(
@@ -121,6 +120,21 @@ class EvalConfig:
         choices=("own", "foreign"),
     )
     traces: bool = key(False, "also write traces.jsonl: distance and grip of every episode, tick by tick")
+
+
+@dataclass
+class ProbeConfig:
+    seeds: str = key("500-514", "spawn seeds of the probe, e.g. 500-514 or 500,501")
+    draws: int = key(8, "sampled episodes per seed and temperature", at_least=2)
+    temperatures: list[float] = key([1.0, 1.6], "sampling temperatures to choose among, each above 0")
+    slots: int = key(32, "episodes that run side by side", at_least=1)
+    min_group_std_cm: float = key(
+        0.05, "a group whose scores spread less (population std, cm) is degenerate", at_least=0
+    )
+    spread_bar_cm: float = key(0.25, "signal bar: the median group spread must be at least this, cm", at_least=0)
+    cost_floor_cm: float = key(
+        -1.0, "a temperature is refused if the interval of its cost against greedy lies below this, cm", at_most=0
+    )
 
 
 @dataclass
@@ -400,6 +414,20 @@ class EvalRoot:
 
 
 @dataclass
+class ProbeRoot:
+    """`vla-rl probe`"""
+
+    run: EvalJobConfig = field(default_factory=EvalJobConfig)
+    policy: Any = MISSING
+    sampler: Any = MISSING
+    sim: Any = MISSING
+    pool: Any = MISSING
+    reward: Any = MISSING
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
+
+
+@dataclass
 class DemosRoot:
     """`vla-rl demos`"""
 
@@ -418,7 +446,9 @@ class SftRoot:
     task: str | None = key(None, "instruction the policy learns (default: the dataset's, if it has only one)")
 
 
-ROOTS: dict[str, type] = {"config": TrainRoot, "eval": EvalRoot, "demos": DemosRoot, "sft": SftRoot}
+ROOTS: dict[str, type] = {
+    "config": TrainRoot, "eval": EvalRoot, "probe": ProbeRoot, "demos": DemosRoot, "sft": SftRoot,
+}  # fmt: skip
 
 # (group, schema name) -> dataclass; an option `conf/<group>/<option>.yaml` names its schema in its defaults list.
 SCHEMAS: dict[tuple[str, str], type] = {

@@ -47,11 +47,13 @@ class ExpertEvaluator:
     def __init__(self, *, workers: int, env_spec: Mapping[str, Any], plugins: Sequence[str] = ()) -> None:
         self.workers, self._env_spec, self._plugins = workers, dict(env_spec), tuple(plugins)
 
-    def run(self, seeds: Sequence[int], on_done: Callable[[int], None] = lambda done: None) -> tuple[ExpertPlay, ...]:
-        """One episode per seed, in seed order; `on_done` is told how many have ended.
+    def run(
+        self, seeds: Sequence[int], on_play: Callable[[ExpertPlay], None] = lambda play: None
+    ) -> tuple[ExpertPlay, ...]:
+        """One episode per seed, in seed order; `on_play` is given each in that order and may raise to stop.
 
         Raises:
-            Exception: whatever an episode raised in its process.
+            Exception: whatever an episode raised in its process, or `on_play` here.
         """
         plays: list[ExpertPlay] = []
         with ProcessPoolExecutor(
@@ -60,9 +62,13 @@ class ExpertEvaluator:
             initializer=_start,
             initargs=(self._env_spec, self._plugins),
         ) as pool:
-            for play in pool.map(_run, seeds):
-                plays.append(play)
-                on_done(len(plays))
+            try:
+                for play in pool.map(_run, seeds):
+                    plays.append(play)
+                    on_play(play)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)  # or leaving would wait for every seed
+                raise
         return tuple(plays)
 
 

@@ -1,13 +1,14 @@
 """Sealed held-out evaluation: one episode per seed, indexed by seed, nothing told before the last one has ended.
 
 In: a sampler, a pool, a reward and seeds. Out: an `EvalResult` with its summary and every episode. Which states are
-evaluated follows from the seed list alone, never from the order in which episodes end. Left out: what a summary holds
-(`summary`), and comparing two evaluations (`paired`).
+evaluated follows from the seed list alone, never from the order in which episodes end, nor from how many launches it
+took to play them. Left out: what a summary holds (`summary`), how finished episodes outlive a launch (`kept`), and
+comparing two evaluations (`paired`, `headtohead`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -51,6 +52,8 @@ def evaluate(
     scene: Mapping[str, Any] | None,
     on_event: OnEvent = ignore,
     watcher: Watcher | None = None,
+    finished: Mapping[EpisodeSpec, Episode] | None = None,
+    on_episode: Callable[[Episode], None] = lambda episode: None,
 ) -> EvalResult:
     """Run every seed once (draw 0) and summarise.
 
@@ -64,20 +67,58 @@ def evaluate(
         scene: what the simulator says of itself, and `training_scene_match`; goes into the summary.
         on_event: progress; it sees how many episodes have ended, not how.
         watcher: keeps pictures and chunks of what it sees, see `looks`.
+        finished: episodes that an earlier launch played; they are not played again.
+        on_episode: given each episode as soon as it has ended, to be kept and not to be told.
     """
-    wave = run_wave(
+    specs = [EpisodeSpec(seed) for seed in seeds]
+    episodes = play(
         sampler=sampler,
         pool=pool,
-        specs=[EpisodeSpec(seed) for seed in seeds],
+        specs=specs,
         temperature=temperature,
-        slots=min(slots, len(seeds)),
-        keep_rows=False,
-        on_event=_sealed(on_event),
+        slots=slots,
+        finished=finished or {},
+        on_episode=on_episode,
+        on_event=on_event,
         watcher=watcher,
     )
-    rewards = {e.spec.seed: reward.terms(e.metrics)["total"] for e in wave.episodes}
-    summary = summarise(wave.episodes, rewards, temperature=temperature, scene=scene)
-    return EvalResult(summary, wave.episodes, rewards)
+    rewards = {e.spec.seed: reward.terms(e.metrics)["total"] for e in episodes}
+    summary = summarise(episodes, rewards, temperature=temperature, scene=scene)
+    return EvalResult(summary, episodes, rewards)
+
+
+def play(
+    *,
+    sampler: Sampler,
+    pool: Pool,
+    specs: Sequence[EpisodeSpec],
+    temperature: float,
+    slots: int,
+    finished: Mapping[EpisodeSpec, Episode],
+    on_episode: Callable[[Episode], None],
+    on_event: OnEvent,
+    watcher: Watcher | None = None,
+) -> tuple[Episode, ...]:
+    """The episodes of all specs, in their order, of which only those that are not `finished` are played; sealed.
+
+    See `evaluate` for the arguments. Progress counts the finished ones too.
+    """
+    missing = [spec for spec in specs if spec not in finished]
+    fresh: dict[EpisodeSpec, Episode] = {}
+    if missing:
+        wave = run_wave(
+            sampler=sampler,
+            pool=pool,
+            specs=missing,
+            temperature=temperature,
+            slots=min(slots, len(missing)),
+            keep_rows=False,
+            on_event=_sealed(on_event, len(specs) - len(missing)),
+            on_episode=lambda episode, rows: on_episode(episode),
+            watcher=watcher,
+        )
+        fresh = {episode.spec: episode for episode in wave.episodes}
+    return tuple(fresh[spec] if spec in fresh else finished[spec] for spec in specs)
 
 
 class ForeignFrames:
@@ -108,11 +149,15 @@ class ForeignFrames:
         return self._sampler.sample(blind, temperature)
 
 
-def _sealed(on_event: OnEvent) -> OnEvent:
-    """Pass on only the counting events: an outcome told early is a look at an unfinished read."""
+def _sealed(on_event: OnEvent, finished: int) -> OnEvent:
+    """Pass on only the counting events: an outcome told early is a look at an unfinished read.
+
+    Args:
+        finished: episodes that an earlier launch played, counted as done.
+    """
 
     def forward(event: Event) -> None:
         if isinstance(event, PredictRound):
-            on_event(event)
+            on_event(replace(event, done=event.done + finished, total=event.total + finished))
 
     return forward

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from vla_rl.rollout.records import Episode, decode_counts
+from vla_rl.rollout.records import Episode, decode_counts, mean_nll
 from vla_rl.sim.funnel import PINCH_FAILS, REACH_BINS
 from vla_rl.stats.intervals import clopper_pearson
 
@@ -76,6 +76,8 @@ def summarise(
         "unscorable": trials - len(scored),
         **{f"{name.removesuffix('_cm')}_mean_cm": _mean(metrics, name) for name in MEANS},
         "ticks_mean": _mean(metrics, "ticks"),
+        "tokens": sum(e.tokens for e in episodes),
+        "nll_mean": mean_nll(episodes),
         **decode_counts(episodes),
         "carries": len(speeds["carry_speed_cm_s"]),
         **{name.replace("_cm_s", "_median_cm_s"): median(v) if v else None for name, v in speeds.items()},

@@ -128,6 +128,7 @@ def others(summary: Mapping[str, Any]) -> Table:
         ("carry speed", f"{number(summary['carry_speed_median_cm_s'], '.2f')} cm/s (median of {summary['carries']})"),
         ("reward v1", f"{number(summary['reward_mean'], '+.2f')} cm ({summary['unscorable']} unscorable)"),
         ("ticks", number(summary["ticks_mean"], ".0f")),
+        ("surprise", f"{number(summary['nll_mean'], '.3f')} nats a token ({summary['tokens']} tokens)"),
         ("protocol, scene", f"{summary['protocol'] or '–'}, {(summary['scene_hash'] or '–')[:12]}"),
         ("trained in this scene", summary["training_scene_match"] or "–"),
     ):

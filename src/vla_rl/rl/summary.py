@@ -68,6 +68,7 @@ def episode_row(
         **episode.metrics,
         "replans": episode.replans,
         "tokens": episode.tokens,
+        "nll": episode.nll,
         "masked_violations": episode.masked_violations,
         "wider_bins": episode.wider_bins,
         "zero_fallbacks": episode.zero_fallbacks,

@@ -68,6 +68,7 @@ class Episode:
         wall_s: wall time of the episode's own environment work.
         masked_violations, wider_bins, zero_fallbacks, predict_s: sums over its predicts, see
             `vla_rl.policy.sampler.DecodeCounts`.
+        nll: sum of -log-probability over its tokens, nats; None where nothing was sampled or it was not recorded.
     """
 
     spec: EpisodeSpec
@@ -79,6 +80,24 @@ class Episode:
     wider_bins: int = field(default=0, repr=False)
     zero_fallbacks: int = field(default=0, repr=False)
     predict_s: float = field(default=0.0, repr=False, compare=False)
+    nll: float | None = field(default=None, repr=False)
+
+
+def surprise(logp: np.ndarray) -> float:
+    """Sum of -log-probability over the tokens of a predict, nats; `logp` is float32 [token]."""
+    return -float(logp.sum(dtype=np.float64))
+
+
+def mean_nll(episodes: Sequence[Episode]) -> float | None:
+    """Mean -log-probability of a token over some episodes, nats; None if an episode does not know its own.
+
+    At a temperature above 0 the tokens were drawn from the very distribution that scores them (softmax of logits / T
+    under the mask), so this is an unbiased estimate of that distribution's mean entropy along the policy's own
+    episodes. Greedy tokens are scored at temperature 1: there it is the surprise of the most likely tokens.
+    """
+    sums, tokens = [e.nll for e in episodes], sum(e.tokens for e in episodes)
+    known = [value for value in sums if value is not None]
+    return sum(known) / tokens if tokens and len(known) == len(sums) else None
 
 
 def decode_counts(episodes: Sequence[Episode]) -> dict[str, int | float | None]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from vla_rl.errors import IntegrityError
 from vla_rl.rollout.files import write_atomic
-from vla_rl.rollout.records import Episode, EpisodeSpec, Row
+from vla_rl.rollout.records import Episode, EpisodeSpec, Row, surprise
 
 FORMAT = 1
 
@@ -90,6 +90,8 @@ def read_episode(path: Path) -> tuple[Episode, tuple[Row, ...]]:
         )
         for replan, (start, end, keys) in enumerate(zip(ends - data["tokens"], ends, data["rng_key"], strict=True))
     )
+    # Files from before episodes knew their nll hold what it is the sum of.
+    record.setdefault("nll", sum(surprise(row.logp) for row in rows))
     return Episode(**{**record, "spec": spec}), rows
 
 

@@ -23,7 +23,7 @@ from vla_rl.policy.prompt import Observation
 from vla_rl.policy.sampler import DecodeCounts, Prediction, PredictRequest
 from vla_rl.rollout.events import EpisodeDone, EpisodeRestarted, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
-from vla_rl.rollout.records import Episode, EpisodeSpec, Row
+from vla_rl.rollout.records import Episode, EpisodeSpec, Row, surprise
 from vla_rl.rollout.rounds import Ask, Round, Sampler, crew, planned_rounds, play_round, slot_groups, ways_to_ask
 from vla_rl.rollout.worker import SlotResult
 
@@ -75,6 +75,7 @@ class _Playing:
     observation: Observation | None = None
     replan: int = 0
     tokens: int = 0
+    nll: float = 0.0
     wall_s: float = 0.0
     rows: list[Row] = field(default_factory=list)
     counts: DecodeCounts = DecodeCounts()
@@ -103,6 +104,7 @@ class _Playing:
             )
         self.replan += 1
         self.tokens += len(prediction.bins)
+        self.nll += surprise(prediction.logp)
         self.counts += prediction.counts
 
 
@@ -244,7 +246,8 @@ def _finish(
     game: _Playing, metrics: Mapping[str, Any], on_event: OnEvent, on_episode: OnEpisode
 ) -> tuple[Episode, tuple[Row, ...]]:
     counts = asdict(game.counts)
-    episode = Episode(game.spec, dict(metrics), replans=game.replan, tokens=game.tokens, wall_s=game.wall_s, **counts)
+    told = {"replans": game.replan, "tokens": game.tokens, "wall_s": game.wall_s, "nll": game.nll}
+    episode = Episode(game.spec, dict(metrics), **told, **counts)
     rows = tuple(game.rows)
     on_episode(episode, rows)
     on_event(EpisodeDone(game.spec.episode_id, bool(metrics["success"]), game.replan))

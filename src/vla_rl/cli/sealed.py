@@ -1,0 +1,82 @@
+"""What `vla-rl eval` and `vla-rl probe` share: how a sealed job starts, stops at its time limit and goes on.
+
+In: a configuration and a directory. Out: the directory with its configuration and finished episodes, or one resume
+line. Nothing here tells an outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vla_rl.cli.options import print_json
+from vla_rl.cli.resume import open_directory
+from vla_rl.cli.startup import check_unused, new_run_dir
+from vla_rl.config.reader import ConfigReader
+from vla_rl.config.schema import EvalJobConfig
+from vla_rl.errors import UsageError
+from vla_rl.evals.kept import FOLDER, KeptEpisodes, count_kept
+from vla_rl.report.progress import ProgressView
+
+# What may differ when a job goes on: how long and how parallel it works, never what it computes.
+FREE_AT_RESUME = ("run.max_wall_s", "pool.workers", "pool.timeout_s", "policy.workers")
+
+
+def choose_directory(command: str, job: EvalJobConfig, record: str) -> Path:
+    """Where a job works: an unused directory, or that of a stopped job.
+
+    Args:
+        command: ``"eval"`` or ``"probe"``.
+        job: its `run` section.
+        record: name of the file that a complete job has written.
+
+    Raises:
+        UsageError: the directory is in use, or what lies in it is complete.
+    """
+    if job.resume is None:
+        directory = Path(job.dir or new_run_dir(command))
+        check_unused(directory)
+        return directory
+    directory = Path(job.resume)
+    if (directory / record).is_file() and not (directory / FOLDER).is_dir():
+        raise UsageError(
+            f"this {command} is complete", where=str(directory / record), remedy="name another run.dir to do it again"
+        )
+    return directory
+
+
+def keep_in(
+    reader: ConfigReader, directory: Path, made_under: Mapping[str, Any] | None, arm: str = ""
+) -> KeptEpisodes:
+    """The finished episodes of a job (of one `arm` of it), in a directory that now holds its configuration."""
+    open_directory(reader, directory)
+    return KeptEpisodes(directory / FOLDER / arm, made_under)
+
+
+def conditions(policy: Any, scene: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides an episode beside the configuration: the very weights, and the scene."""
+    digest = getattr(policy, "weights_digest", None)
+    return {
+        "policy_digest": digest() if digest else None,
+        "protocol": scene.get("protocol"),
+        "scene_hash": scene.get("scene_hash"),
+    }
+
+
+def say_stopped(view: ProgressView, command: str, directory: Path, *, before: int, total: int, as_json: bool) -> None:
+    """Tell that the time limit has passed, how to go on, and whether going on like this would lead anywhere.
+
+    Args:
+        before: finished episodes when this launch began.
+        total: episodes of the whole job.
+        as_json: also print one JSON object on stdout.
+    """
+    done, go_on = count_kept(directory / FOLDER), f"vla-rl {command} run.resume={directory}"
+    view.say(f"stopped with {done} of {total} episodes; continue with {go_on}")
+    if done == before:
+        view.say("no episode ended within the limit: give it more time, or start anew with fewer slots")
+    if as_json:
+        print_json(
+            {"directory": str(directory), "complete": False, "finished": done, "episodes": total, "resume": go_on}
+        )
