@@ -19,7 +19,7 @@ def vla_rl(*arguments, **environment):
     ("arguments", "expected"),
     [
         (["train", "geometry.seds=4"], "did you mean geometry.seeds?"),
-        (["train", "reward=v9"], "options: v1, v1_floored, v2"),
+        (["train", "reward=v9"], "options: progress, v1, v1_floored, v2"),
         (["train", "run.device=tpu"], "auto, cpu, cuda"),
         (["train", "eval.seeds=200000"], "may not be used for eval"),
         (["train", "geometry.train_seed_base=300"], "may not be used for train"),
@@ -36,6 +36,7 @@ def vla_rl(*arguments, **environment):
         (["train", "loss.weighting=foo"], "token, episode"),
         (["eval", "eval.seeds=3-1"], "backwards"),
         (["demos", "demos.seeds=0-9"], "may not be used for demos"),
+        (["compare", "/nowhere", "/nowhere"], "/nowhere"),
         (["sft"], "sft.demos"),
         (["sft", "sft.demos=/nowhere"], "/nowhere"),
         (["trian"], "invalid choice"),
@@ -80,7 +81,7 @@ def test_rendering_that_was_switched_off_is_switched_on_again_not_installed(tmp_
     assert done.returncode == 2 and "unset MUJOCO_GL" in done.stderr and "apt-get" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "demos", "sft"])
+@pytest.mark.parametrize("command", ["train", "eval", "compare", "probe", "demos", "sft"])
 def test_every_command_has_help_with_an_example(command):
     done = vla_rl(command, "--help")
     assert done.returncode == 0 and f"vla-rl {command} " in done.stdout.split("examples:")[1]

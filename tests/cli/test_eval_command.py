@@ -93,7 +93,7 @@ def test_no_video_and_no_traces_run_nothing_again(tmp_path: Path) -> None:
         "eval", "policy=expert", "policy.workers=1", "eval.seeds=300", "--video", "none", f"run.dir={tmp_path / 'out'}"
     )
     assert done.returncode == 0, done.stderr
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["config.json", "contact_sheet.png", "eval.json"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["config.yaml", "contact_sheet.png", "eval.json"]
     assert "replay" not in done.stderr and "0 filmed" in done.stderr
 
 

@@ -50,6 +50,13 @@ def test_an_episode_comes_back_bit_for_bit(tmp_path):
     assert all(same(a, b) for a, b in zip(rows, back_rows, strict=True))
 
 
+def test_a_file_from_before_episodes_knew_their_nll_gives_it_all_the_same(tmp_path, monkeypatch):
+    episode, rows = episode_with_rows()
+    monkeypatch.setattr(store, "asdict", lambda e: {k: v for k, v in dataclasses.asdict(e).items() if k != "nll"})
+    back, _ = store.read_episode(store.write_episode(tmp_path, 1, episode, rows))
+    assert back.nll == pytest.approx(-sum(float(row.logp.sum()) for row in rows), rel=1e-6)
+
+
 def test_a_wave_lists_finished_episodes_only(tmp_path):
     for seed, draw in ((9, 0), (7, 1), (7, 0)):
         store.write_episode(tmp_path, 1, *episode_with_rows(seed, draw))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from vla_rl.policy.logprob import score_rows
 from vla_rl.policy.prompt import Observation
 from vla_rl.rollout.events import EpisodeDone, EpisodeRestarted, PredictRound
 from vla_rl.rollout.pool import ProcessPool, SerialPool
-from vla_rl.rollout.records import EpisodeSpec, decode_counts
+from vla_rl.rollout.records import EpisodeSpec, decode_counts, mean_nll
 from vla_rl.rollout.rounds import planned_rounds, slot_groups
 from vla_rl.rollout.wave import run_wave
 
@@ -49,6 +51,15 @@ def test_episodes_and_rows_come_in_the_order_of_the_specs(reference):
         (e.spec, k) for e in reference.episodes for k in range(e.replans)
     ]
     assert sum(e.tokens for e in reference.episodes) == sum(len(r.bins) for r in reference.rows)
+
+
+def test_an_episode_sums_the_surprise_of_its_own_tokens(reference):
+    for episode in reference.episodes:
+        logp = np.concatenate([row.logp for row in reference.rows if row.spec == episode.spec]).astype(np.float64)
+        assert episode.nll == pytest.approx(-logp.sum(), rel=1e-12) and len(logp) == episode.tokens
+    tokens = sum(e.tokens for e in reference.episodes)
+    assert mean_nll(reference.episodes) == pytest.approx(sum(e.nll for e in reference.episodes) / tokens)
+    assert mean_nll([]) is None and mean_nll([replace(reference.episodes[0], nll=None)]) is None
 
 
 def test_draws_of_a_seed_start_alike_and_go_on_differently(reference):

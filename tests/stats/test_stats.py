@@ -5,6 +5,7 @@ import pytest
 from vla_rl.errors import UsageError
 from vla_rl.stats.bootstrap import paired_bootstrap
 from vla_rl.stats.intervals import clopper_pearson
+from vla_rl.stats.mcnemar import exact_mcnemar
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,16 @@ def test_bootstrap_interval_covers_two_standard_errors_of_many_pairs():
 def test_bootstrap_refuses_different_seed_sets():
     with pytest.raises(UsageError, match="same seeds"):
         paired_bootstrap({1: 0.0}, {2: 0.0})
+
+
+@pytest.mark.parametrize(
+    ("only_a", "only_b", "p"),
+    [(0, 0, 1.0), (1, 0, 1.0), (5, 0, 2 / 32), (0, 5, 2 / 32), (2, 6, 74 / 256), (3, 3, 1.0), (10, 2, 158 / 4096)],
+)
+def test_exact_mcnemar_is_twice_the_smaller_tail_of_fair_coins(only_a, only_b, p):
+    assert exact_mcnemar(only_a, only_b) == pytest.approx(p, rel=1e-9)
+
+
+def test_mcnemar_of_no_counts_is_refused():
+    with pytest.raises(UsageError):
+        exact_mcnemar(-1, 3)

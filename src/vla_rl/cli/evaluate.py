@@ -24,7 +24,7 @@ from vla_rl.cli.startup import prepare_torch
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import EvalConfig, EvalJobConfig
 from vla_rl.errors import EXIT_OK, ConfigError
-from vla_rl.evals.kept import FOLDER, Deadline, Kept, KeptEpisodes, OutOfTime, count_kept
+from vla_rl.evals.kept import Deadline, Kept, OutOfTime, count_kept, discard_kept
 from vla_rl.report.progress import ProgressView
 from vla_rl.rl.reward import documented_reward
 from vla_rl.rollout.events import Event, OnEvent, PredictRound
@@ -63,7 +63,7 @@ def run(argv: Sequence[str]) -> int:
     deadline, plan = Deadline(job.max_wall_s), _plan(job, settings, options.flags["video"])
     directory = choose_directory("eval", job, RECORD)
     require_rendering()
-    before = count_kept(directory / FOLDER)
+    before = count_kept(directory)
     with ProgressView() as view:
 
         def on_event(event: Event) -> None:
@@ -71,7 +71,7 @@ def run(argv: Sequence[str]) -> int:
                 view.advance("evaluation", event.done, event.total, "episodes")
 
         try:
-            played, kept = _play(reader, job, settings, plan, directory, deadline, on_event)
+            played = _play(reader, job, settings, plan, directory, deadline, on_event)
         except OutOfTime:
             say_stopped(view, "eval", directory, before=before, total=len(plan.seeds), as_json=options.json)
             return EXIT_OK
@@ -82,7 +82,7 @@ def run(argv: Sequence[str]) -> int:
         draw_sheet(directory, record, played, f"{title}, seeds {settings.seeds}")
         film_and_trace(directory, record, played, plan.wanted, reader, view)
         write_record(directory, record)
-        kept.discard()
+        discard_kept(directory)
         if options.json:
             print_json(record)
         else:
@@ -121,7 +121,7 @@ def _play(
     directory: Path,
     deadline: Deadline,
     on_event: OnEvent,
-) -> tuple[Played, KeptEpisodes]:
+) -> Played:
     if "workers" in reader.tree["policy"]:
         return _play_expert(reader, plan, directory, deadline, on_event)
     from vla_rl.evals.heldout import ForeignFrames, evaluate
@@ -157,12 +157,10 @@ def _play(
             finished=kept.episodes,
             on_episode=keep,
         )
-    return Played.of(result, kept, plan.recorded, made_under["policy_digest"]), kept
+    return Played.of(result, kept, plan.recorded, made_under["policy_digest"])
 
 
-def _play_expert(
-    reader: ConfigReader, plan: Plan, directory: Path, deadline: Deadline, on_event: OnEvent
-) -> tuple[Played, KeptEpisodes]:
+def _play_expert(reader: ConfigReader, plan: Plan, directory: Path, deadline: Deadline, on_event: OnEvent) -> Played:
     from vla_rl.evals.expert import ExpertPlay
     from vla_rl.evals.heldout import EvalResult
     from vla_rl.evals.summary import summarise
@@ -184,7 +182,7 @@ def _play_expert(
     rewards = {e.spec.seed: reward.terms(e.metrics)["total"] for e in episodes}
     scene: Any = kept.by_spec[specs[0]].made_under
     summary = summarise(episodes, rewards, temperature=0.0, scene=scene)
-    return Played.of(EvalResult(summary, episodes, rewards), kept, plan.recorded, None), kept
+    return Played.of(EvalResult(summary, episodes, rewards), kept, plan.recorded, None)
 
 
 def _show(view: ProgressView, directory: Path, record: dict[str, Any], title: str) -> None:

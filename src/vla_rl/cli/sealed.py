@@ -34,21 +34,18 @@ def choose_directory(command: str, job: EvalJobConfig, record: str) -> Path:
     Raises:
         UsageError: the directory is in use, or what lies in it is complete.
     """
-    if job.resume is None:
-        directory = Path(job.dir or new_run_dir(command))
+    resume, chosen = job.resume, job.dir
+    directory = Path(resume or chosen or new_run_dir(command))
+    if resume is None:
         check_unused(directory)
-        return directory
-    directory = Path(job.resume)
-    if (directory / record).is_file() and not (directory / FOLDER).is_dir():
+    elif (directory / record).is_file() and not (directory / FOLDER).is_dir():
         raise UsageError(
             f"this {command} is complete", where=str(directory / record), remedy="name another run.dir to do it again"
         )
     return directory
 
 
-def keep_in(
-    reader: ConfigReader, directory: Path, made_under: Mapping[str, Any] | None, arm: str = ""
-) -> KeptEpisodes:
+def keep_in(reader: ConfigReader, directory: Path, made_under: Mapping[str, Any] | None, arm: str = "") -> KeptEpisodes:
     """The finished episodes of a job (of one `arm` of it), in a directory that now holds its configuration."""
     open_directory(reader, directory)
     return KeptEpisodes(directory / FOLDER / arm, made_under)
@@ -72,7 +69,7 @@ def say_stopped(view: ProgressView, command: str, directory: Path, *, before: in
         total: episodes of the whole job.
         as_json: also print one JSON object on stdout.
     """
-    done, go_on = count_kept(directory / FOLDER), f"vla-rl {command} run.resume={directory}"
+    done, go_on = count_kept(directory), f"vla-rl {command} run.resume={directory}"
     view.say(f"stopped with {done} of {total} episodes; continue with {go_on}")
     if done == before:
         view.say("no episode ended within the limit: give it more time, or start anew with fewer slots")

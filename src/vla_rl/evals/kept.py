@@ -133,10 +133,6 @@ class KeptEpisodes:
         write_atomic(self._directory / f"{kept.episode.spec.episode_id}.npz", buffer.getvalue())
         self.by_spec[kept.episode.spec] = kept
 
-    def discard(self) -> None:
-        """Delete the files, once the results that were made of them are on disk."""
-        shutil.rmtree(self._directory, ignore_errors=True)
-
 
 def _read(path: Path) -> Kept:
     try:
@@ -157,5 +153,10 @@ def _read(path: Path) -> Kept:
 
 
 def count_kept(directory: Path) -> int:
-    """How many finished episodes lie anywhere under a directory."""
-    return sum(1 for _ in directory.rglob("seed*.npz"))
+    """How many finished episodes lie in the directory of an evaluation, in all its arms."""
+    return sum(1 for _ in (directory / FOLDER).rglob("seed*.npz"))
+
+
+def discard_kept(directory: Path) -> None:
+    """Delete them, once the results that were made of them are on disk."""
+    shutil.rmtree(directory / FOLDER, ignore_errors=True)

@@ -14,12 +14,9 @@ from vla_rl.errors import UsageError
 from vla_rl.stats.bootstrap import PairedDifference, paired_bootstrap
 
 # What two evaluations must have in common, by its name in a summary.
-CONDITIONS = {
-    "protocol": "protocol",
-    "scene_hash": "scene hash",
-    "success_test": "success test",
-    "temperature": "temperature",
-}
+SAME_TASK = {"protocol": "protocol", "scene_hash": "scene hash", "success_test": "success test"}
+CONDITIONS = {**SAME_TASK, "temperature": "temperature"}
+LONGEST = {"max_replans": "longest episode in predicts"}  # of one run it cannot differ, of two records it can
 
 
 def compare(
@@ -44,34 +41,53 @@ def compare(
     """
     check_comparable(before_summary, after_summary)
     won_before, won_after = _column(before, "success"), _column(after, "success")
-    success = paired_bootstrap(won_before, won_after)
-    paid_before, paid_after = _column(before, "reward"), _column(after, "reward")
-    scored = paid_before.keys() & paid_after.keys()
-    reward = (
-        paired_bootstrap({s: paid_before[s] for s in scored}, {s: paid_after[s] for s in scored}) if scored else None
-    )
     return {
         "success_test": before_summary.get("success_test"),
-        "success": _as_dict(success),
-        "reward_cm": _as_dict(reward) if reward else None,
+        **paired_read(before, after),
         "won": sum(won_after[s] > won_before[s] for s in won_before),
         "lost": sum(won_after[s] < won_before[s] for s in won_before),
     }
 
 
-def check_comparable(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Refuse two evaluations that were not made under the same conditions.
+def paired_read(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The differences of two comparable sides: `success`, and `reward_cm` (None if no pair has both rewards).
 
     Raises:
-        UsageError: naming the first condition that differs, and both its values.
+        UsageError: they hold different seeds, or none.
     """
-    for key, name in CONDITIONS.items():
-        if before.get(key) != after.get(key):
-            raise UsageError(
-                f"the two evaluations differ in their {name}: {before.get(key)} and {after.get(key)}",
-                where="paired read",
-                remedy=f"evaluate both with the same {name}; results never mix",
-            )
+    success = paired_bootstrap(_column(before, "success"), _column(after, "success"))
+    paid_before, paid_after = _column(before, "reward"), _column(after, "reward")
+    scored = paid_before.keys() & paid_after.keys()
+    reward = (
+        paired_bootstrap({s: paid_before[s] for s in scored}, {s: paid_after[s] for s in scored}) if scored else None
+    )
+    return {"success": _as_dict(success), "reward_cm": _as_dict(reward) if reward else None}
+
+
+def check_comparable(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    conditions: Mapping[str, str] = CONDITIONS,
+    where: str = "paired read",
+) -> None:
+    """Refuse two evaluations that were not made under the same conditions.
+
+    Args:
+        before, after: their summaries.
+        conditions: what must be the same: key of a summary -> its name.
+        where: for the message.
+
+    Raises:
+        UsageError: naming every condition that differs, with both its values.
+    """
+    differing = {name: key for key, name in conditions.items() if before.get(key) != after.get(key)}
+    if differing:
+        told = ", ".join(f"{name} ({before.get(key)} and {after.get(key)})" for name, key in differing.items())
+        raise UsageError(
+            f"the two evaluations differ in their {told}",
+            where=where,
+            remedy=f"evaluate both with the same {', '.join(differing)}; results never mix",
+        )
 
 
 def _column(rows: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
+from vla_rl.evals.expert_pace import expert_carry_speed
 from vla_rl.rollout.records import Episode, decode_counts, mean_nll
 from vla_rl.sim.funnel import PINCH_FAILS, REACH_BINS
 from vla_rl.stats.intervals import clopper_pearson
@@ -32,7 +33,7 @@ COUNTS = {
 }
 MEANS = ("progress_cm", "progress_final_cm", "grasped_progress_cm", "ungrasped_displacement_cm")
 MEDIANS = ("carry_speed_cm_s", "carry_speed_nominal_cm_s")
-SCENE_KEYS = ("protocol", "scene_hash", "training_scene_match")
+SCENE_KEYS = ("protocol", "scene_hash", "max_replans", "training_scene_match")
 
 
 def summarise(
@@ -48,7 +49,7 @@ def summarise(
         episodes: at least one.
         rewards: documented reward v1 by seed; None where it could not be computed.
         temperature: of the sampler; 0 is greedy.
-        scene: what the simulator says of itself (`protocol`, `scene_hash`), and `training_scene_match`.
+        scene: what the simulator says of itself (`protocol`, `scene_hash`, `max_replans`), and `training_scene_match`.
     """
     metrics = [episode.metrics for episode in episodes]
     trials, successes = len(metrics), sum(bool(m["success"]) for m in metrics)
@@ -81,6 +82,7 @@ def summarise(
         **decode_counts(episodes),
         "carries": len(speeds["carry_speed_cm_s"]),
         **{name.replace("_cm_s", "_median_cm_s"): median(v) if v else None for name, v in speeds.items()},
+        "expert_carry_speed_median_cm_s": expert_carry_speed((scene or {}).get("protocol")),
         "reach": reach_envelope(metrics),
         "temperature": temperature,
         **{key: (scene or {}).get(key) for key in SCENE_KEYS},

@@ -125,7 +125,7 @@ def others(summary: Mapping[str, Any]) -> Table:
         ("frozen pictures", f"{number(summary.get('frozen'), 'd')} of {summary.get('filmed', 0)} filmed"),
         ("progress", f"{_means(summary, 'progress', 'progress_final')} cm (best point, end)"),
         ("earned, shoved", f"{_means(summary, 'grasped_progress', 'ungrasped_displacement')} cm"),
-        ("carry speed", f"{number(summary['carry_speed_median_cm_s'], '.2f')} cm/s (median of {summary['carries']})"),
+        ("carry speed", f"{carry_speed(summary)} (median of {summary['carries']})"),
         ("reward v1", f"{number(summary['reward_mean'], '+.2f')} cm ({summary['unscorable']} unscorable)"),
         ("ticks", number(summary["ticks_mean"], ".0f")),
         ("surprise", f"{number(summary['nll_mean'], '.3f')} nats a token ({summary['tokens']} tokens)"),
@@ -145,6 +145,13 @@ def _table(title: str, *, show_header: bool = True) -> Table:
         pad_edge=False,
         show_header=show_header,
     )
+
+
+def carry_speed(summary: Mapping[str, Any]) -> str:
+    """A policy's median carry speed against the expert's, e.g. ``6.10 cm/s, the expert's 8.90``."""
+    expert = summary.get("expert_carry_speed_median_cm_s")
+    against = "" if expert is None else f", the expert's {expert:.2f}"
+    return f"{number(summary['carry_speed_median_cm_s'], '.2f')} cm/s{against}"
 
 
 def percent(share: float | None) -> str:

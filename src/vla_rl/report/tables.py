@@ -30,10 +30,10 @@ def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any], read: 
         f"success ({test})" if test else "success",
         _count(before),
         _count(after),
-        _change(read["success"], scale=100, unit=" points"),
+        change(read["success"], scale=100, unit=" points"),
     )
     if read["reward_cm"]:
-        table.add_row("reward, cm", _mean(before), _mean(after), _change(read["reward_cm"], unit=" cm"))
+        table.add_row("reward, cm", _mean(before), _mean(after), change(read["reward_cm"], unit=" cm"))
     for name, label in (("touched", "touched"), ("pinched", "pinched"), ("lifted", "lifted"), ("tipped", "tipped")):
         table.add_row(label, str(before[name]), str(after[name]), "")
     return table
@@ -72,6 +72,7 @@ def number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-def _change(read: Mapping[str, float], *, scale: float = 1.0, unit: str = "") -> str:
+def change(read: Mapping[str, float], *, scale: float = 1.0, unit: str = "") -> str:
+    """A paired difference with its interval, e.g. ``+3.00 points [-2.00, +8.00]``."""
     mean, low, high = (read[name] * scale for name in ("mean", "low", "high"))
     return f"{mean:+.2f}{unit} [{low:+.2f}, {high:+.2f}]"
