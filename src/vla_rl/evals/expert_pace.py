@@ -1,7 +1,8 @@
 """How fast the scripted expert carries the boat: what a policy's carry speed is shown against.
 
 In: a protocol's id. Out: the expert's median on the development seeds, from `expert_pace.json`, which
-``python -m vla_rl.evals.expert_pace`` writes anew: all protocols, no pictures, about 0.2 s of processor time an episode.
+``python -m vla_rl.evals.expert_pace`` writes anew: all protocols, no pictures, about 0.2 s of processor time an
+episode.
 It depends on physics and on the expert alone, so it is measured again whenever one of them changes.
 """
 

@@ -16,7 +16,8 @@ from vla_rl.seeds import format_seeds
 from vla_rl.stats.mcnemar import exact_mcnemar
 
 FUNNEL = ("touched", "pinched", "lifted", "success_documented", "success_strict")
-SPEEDS = ("carry_speed_median_cm_s", "expert_carry_speed_median_cm_s")
+COUNTS = ("episodes", "successes", "knockaways", "tipped", "carries")
+MEANS = ("reward_mean", "nll_mean", "carry_speed_median_cm_s", "expert_carry_speed_median_cm_s")
 GAP, POLICIES, BOTH, DRAWS = "greedy-sampled gap", "two policies", "two policies, decoded differently", "same policy"
 
 
@@ -59,19 +60,7 @@ def _side(record: Mapping[str, Any]) -> dict[str, Any]:
     """One side: which policy, how it was decoded, its funnel (episodes), carry speed and nats a token."""
     summary, policy = record["summary"], record.get("policy") or {}
     told = {key: policy.get(key) for key in ("name", "digest", "frames")}
-    names = (
-        "temperature",
-        "episodes",
-        "successes",
-        "reward_mean",
-        "knockaways",
-        "tipped",
-        "carries",
-        *SPEEDS,
-        "nll_mean",
-    )
-    funnel = {stage: summary.get(stage) for stage in FUNNEL}
-    return {**told, **{name: summary.get(name) for name in names}, **funnel}
+    return {**told, **{name: summary.get(name) for name in ("temperature", *COUNTS, *MEANS, *FUNNEL)}}
 
 
 def _kind(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:

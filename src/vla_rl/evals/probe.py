@@ -158,7 +158,7 @@ def _stop(reasons: list[str]) -> dict[str, Any]:
 
 
 def _counts(episodes: Sequence[Episode], temperature: float) -> dict[str, Any]:
-    """What an evaluation's summary says of these episodes too; no intervals, since draws of a seed are not independent."""
+    """What a summary says of these episodes too; no intervals, since draws of a seed are not independent."""
     summary = summarise(episodes, {}, temperature=temperature, scene=None)
     names = ("episodes", "successes", "success_test", "success_rate", *COUNTS, "struck", "tokens", "nll_mean")
     knockaways = summary["knockaways"]

@@ -21,9 +21,7 @@ def probe(record: Mapping[str, Any]) -> Group:
     rule, decision = record["rule"], record["decision"]
     arms = [record["greedy"], *record["temperatures"]]
     test = TEST_NAMES.get(record["greedy"]["success_test"], "an unnamed test")
-    title = (
-        f"{record['policy']['name']}, seeds {record['seeds']} x {record['draws']} draws, {record['protocol'] or '–'}"
-    )
+    title = f"{record['policy']['name']}, {record['protocol']}: seeds {record['seeds']} x {record['draws']} draws"
     table = Table(title=title, title_justify="left")
     for heading in ("", "greedy", *(f"T {arm['temperature']:g}" for arm in record["temperatures"])):
         table.add_column(heading, justify="right" if heading else "left")
@@ -31,14 +29,14 @@ def probe(record: Mapping[str, Any]) -> Group:
         (f"success ({test})", lambda a: f"{a['successes']}/{a['episodes']} ({percent(a['success_rate'])})"),
         ("nats a token", lambda a: number(a["nll_mean"], ".3f")),
         ("knocked away, tipped", lambda a: f"{number(a['knockaways'], 'd')}, {number(a['tipped'], 'd')}"),
-        ("struck by the reset (must be 0)", lambda a: number(a["struck"], "d")),
+        ("struck by the reset", lambda a: number(a["struck"], "d")),
         ("mean score, cm", lambda a: number(a["score_mean_cm"], "+.2f")),
     ):
         table.add_row(label, *map(cell, arms))
     for label, cell in (
-        (f"median group spread, cm (bar {rule['spread_bar_cm']:g})", lambda a: number(a["median_group_std_cm"], ".3f")),
+        (f"group spread, cm (bar {rule['spread_bar_cm']:g})", lambda a: number(a["median_group_std_cm"], ".3f")),
         (
-            f"groups that spread >= {rule['min_group_std_cm']:g} cm",
+            f"groups above {rule['min_group_std_cm']:g} cm",
             lambda a: f"{number(a['groups_nondegenerate'], 'd')}/{a['groups']}",
         ),
         ("groups with both outcomes", lambda a: percent(a["mixed_groups_frac"])),
