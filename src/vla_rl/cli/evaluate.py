@@ -18,13 +18,13 @@ from vla_rl.cli.evaluation_files import (
     write_record,
 )
 from vla_rl.cli.options import parse, print_json
-from vla_rl.cli.resume import compose_or_resume
-from vla_rl.cli.sealed import FREE_AT_RESUME, choose_directory, conditions, keep_in, say_stopped
+from vla_rl.cli.resume import compose_or_resume, open_directory
+from vla_rl.cli.sealed import FREE_AT_RESUME, choose_directory, conditions, say_stopped
 from vla_rl.cli.startup import prepare_torch
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import EvalConfig, EvalJobConfig
 from vla_rl.errors import EXIT_OK, ConfigError
-from vla_rl.evals.kept import Deadline, Kept, OutOfTime, count_kept, discard_kept
+from vla_rl.evals.kept import FOLDER, Deadline, Kept, KeptEpisodes, OutOfTime, count_kept, discard_kept
 from vla_rl.report.progress import ProgressView
 from vla_rl.rl.reward import documented_reward
 from vla_rl.rollout.events import Event, OnEvent, PredictRound
@@ -135,7 +135,7 @@ def _play(
         slots, temperature, scene = settings.slots, settings.temperature, scene_facts(policy, pool)
         reader.check_consumed()
         made_under = conditions(policy, scene)
-        kept = keep_in(reader, directory, made_under)
+        kept = KeptEpisodes(open_directory(reader, directory) / FOLDER, made_under)
         watcher = EpisodeWatcher(plan.seeds)
 
         def keep(episode: Episode) -> None:
@@ -167,7 +167,8 @@ def _play_expert(reader: ConfigReader, plan: Plan, directory: Path, deadline: De
 
     expert = reader.component("policy", env_spec=reader.component_spec("sim"), plugins=reader.plugins)
     reader.check_overrides_consumed()
-    kept, specs = keep_in(reader, directory, None), [EpisodeSpec(seed) for seed in plan.seeds]
+    kept = KeptEpisodes(open_directory(reader, directory) / FOLDER, None)
+    specs = [EpisodeSpec(seed) for seed in plan.seeds]
     on_event = deadline.watching(on_event)
 
     def keep(play: ExpertPlay) -> None:

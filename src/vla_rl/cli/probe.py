@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.options import parse, print_json
-from vla_rl.cli.resume import compose_or_resume
-from vla_rl.cli.sealed import FREE_AT_RESUME, choose_directory, conditions, keep_in, say_stopped
+from vla_rl.cli.resume import compose_or_resume, open_directory
+from vla_rl.cli.sealed import FREE_AT_RESUME, choose_directory, conditions, say_stopped
 from vla_rl.cli.startup import prepare_torch
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import EvalJobConfig, ProbeConfig
 from vla_rl.errors import EXIT_OK, ConfigError
-from vla_rl.evals.kept import Deadline, Kept, OutOfTime, count_kept, discard_kept
+from vla_rl.evals.kept import FOLDER, Deadline, Kept, KeptEpisodes, OutOfTime, count_kept, discard_kept
 from vla_rl.evals.probe import Rule, Scores, check_temperatures, decide, read_greedy, read_temperature
 from vla_rl.report.progress import ProgressView
 from vla_rl.rollout.events import Event, PredictRound
@@ -90,9 +90,9 @@ def _play(
     with reader.component("pool", env_spec=reader.component_spec("sim"), plugins=reader.plugins) as pool:
         scene = scene_facts(policy, pool)
         reader.check_consumed()
-        made_under = conditions(policy, scene)
+        made_under, folder = conditions(policy, scene), open_directory(reader, directory) / FOLDER
         for temperature, specs in arms.items():
-            kept = keep_in(reader, directory, made_under, arm=f"t{temperature:g}")
+            kept = KeptEpisodes(folder / f"t{temperature:g}", made_under)
             phase = f"T {temperature:g}" if temperature else "greedy"
 
             def on_event(event: Event, phase: str = phase) -> None:

@@ -1,7 +1,7 @@
 """What `vla-rl eval` and `vla-rl probe` share: how a sealed job starts, stops at its time limit and goes on.
 
-In: a configuration and a directory. Out: the directory with its configuration and finished episodes, or one resume
-line. Nothing here tells an outcome.
+In: a job's `run` section. Out: the directory to work in, what its episodes are made under, or one resume line. Nothing
+here tells an outcome. Left out: the finished episodes themselves (`evals.kept`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.options import print_json
-from vla_rl.cli.resume import open_directory
 from vla_rl.cli.startup import check_unused, new_run_dir
-from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import EvalJobConfig
 from vla_rl.errors import UsageError
-from vla_rl.evals.kept import FOLDER, KeptEpisodes, count_kept
+from vla_rl.evals.kept import FOLDER, count_kept
 from vla_rl.report.progress import ProgressView
 
 # What may differ when a job goes on: how long and how parallel it works, never what it computes.
@@ -43,12 +41,6 @@ def choose_directory(command: str, job: EvalJobConfig, record: str) -> Path:
             f"this {command} is complete", where=str(directory / record), remedy="name another run.dir to do it again"
         )
     return directory
-
-
-def keep_in(reader: ConfigReader, directory: Path, made_under: Mapping[str, Any] | None, arm: str = "") -> KeptEpisodes:
-    """The finished episodes of a job (of one `arm` of it), in a directory that now holds its configuration."""
-    open_directory(reader, directory)
-    return KeptEpisodes(directory / FOLDER / arm, made_under)
 
 
 def conditions(policy: Any, scene: Mapping[str, Any]) -> dict[str, Any]:
