@@ -24,7 +24,7 @@ from vla_rl.cli.startup import prepare_torch
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import EvalConfig, EvalJobConfig
 from vla_rl.errors import EXIT_OK, ConfigError
-from vla_rl.evals.kept import FOLDER, Deadline, Kept, KeptEpisodes, OutOfTime, count_kept, discard_kept
+from vla_rl.evals.kept import BORROWING, FOLDER, Deadline, Kept, KeptEpisodes, OutOfTime, count_kept, discard_kept
 from vla_rl.report.progress import ProgressView
 from vla_rl.rl.reward import documented_reward
 from vla_rl.rollout.events import Event, OnEvent, PredictRound
@@ -98,11 +98,11 @@ def _plan(job: EvalJobConfig, settings: EvalConfig, video: str | None) -> Plan:
         raise ConfigError(
             "one seed has no other's pictures to look at", where="eval.frames", remedy="two seeds or more"
         )
-    if settings.frames == "foreign" and (job.resume or job.max_wall_s is not None):
+    if settings.frames in BORROWING and (job.resume or job.max_wall_s is not None):
         raise ConfigError(
-            "with foreign frames an episode depends on those beside it; a stopped evaluation could not go on alike",
+            f"with {settings.frames} frames an episode depends on others; a stopped evaluation could not go on alike",
             where="eval.frames, run.max_wall_s, run.resume",
-            remedy="evaluate foreign frames in one launch without a limit, on fewer seeds if need be",
+            remedy="evaluate them in one launch without a limit, on fewer seeds if need be",
         )
     film = seeds[:1] if video is None else () if video == "none" else parse_seeds(video)
     absent = [seed for seed in film if seed not in seeds]
@@ -124,7 +124,8 @@ def _play(
 ) -> Played:
     if "workers" in reader.tree["policy"]:
         return _play_expert(reader, plan, directory, deadline, on_event)
-    from vla_rl.evals.heldout import ForeignFrames, evaluate
+    from vla_rl.evals.blind import view
+    from vla_rl.evals.heldout import evaluate
     from vla_rl.evals.looks import EpisodeWatcher
     from vla_rl.evals.scene import scene_facts
 
@@ -145,7 +146,7 @@ def _play(
 
         deadline.check()
         result = evaluate(
-            sampler=ForeignFrames(sampler) if settings.frames == "foreign" else sampler,
+            sampler=view(settings.frames, sampler),
             pool=pool,
             reward=documented_reward(),
             seeds=plan.seeds,

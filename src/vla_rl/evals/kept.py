@@ -28,6 +28,7 @@ from vla_rl.rollout.records import Episode, EpisodeSpec
 
 FORMAT = 1
 FOLDER = "episodes"  # of an evaluation's directory
+BORROWING = ("foreign", "still")  # views (`blind`) that show an episode what others saw: it depends on the launch
 NO_CHUNKS = np.zeros((0, 6))
 
 
