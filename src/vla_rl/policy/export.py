@@ -3,8 +3,8 @@
 In: a policy in memory and the checkpoint that it was read from. Out: a directory in which every tensor of the origin is
 there again: those that training changed with their new numbers under their stored names (fused projections, embedding
 split where the base vocabulary ends), all others byte for byte, the flow-matching expert and the rotary buffers
-included. The tensors of a release stay in the shards that they came in; a twin is split anew (`shardfiles`). Tables, tokenizer, codec, processor files and configuration are copied. The directory appears whole or not
-at all, and never over another one.
+included. A release keeps the shards that it came in; a twin is split anew (`shardfiles`). Tables, tokenizer, codec,
+processor files and configuration are copied. The directory appears whole or not at all, and never over another one.
 
 The expert was trained beside the old trunk: it is carried along, not kept valid.
 """
