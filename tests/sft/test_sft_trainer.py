@@ -60,7 +60,7 @@ def test_a_killed_run_ends_in_the_same_weights_log_and_evaluations(
     broken = tmp_path / "broken"
     with pytest.raises(Killed):  # the resume point of step 3 or 4 is the last one; log and evaluation of 4 are written
         trainer(twin, demos, broken, checkpoint_every_s=0.0, on_event=kill, **settings).run()
-    assert len(ckpt.checkpoints(broken / "checkpoints")) == 1
+    assert len(ckpt.checkpoints(broken / "resume")) == 1
     twin.model.load_state_dict(start)
     result = trainer(twin, demos, broken, **settings).run()
     assert result.complete and twin.weights_digest() == expected

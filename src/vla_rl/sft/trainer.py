@@ -33,7 +33,7 @@ from vla_rl.sft.events import PolicySaved, SftEvaluated, SftLogged, SftStopped
 from vla_rl.sft.objective import token_accuracy, token_cross_entropy
 from vla_rl.sft.optimiser import adamw, learning_rate
 
-LOG_FILE, EVAL_FILE, CHECKPOINTS = "sft.jsonl", "eval.jsonl", "checkpoints"
+LOG_FILE, EVAL_FILE, RESUME = "sft.jsonl", "eval.jsonl", "resume"
 AVERAGE = "average"
 
 
@@ -228,7 +228,7 @@ class SftTrainer:
         return final
 
     def _checkpoint(self) -> None:
-        root, window = self.run_dir / CHECKPOINTS, [[float(value) for value in values] for values in self.window]
+        root, window = self.run_dir / RESUME, [[float(value) for value in values] for values in self.window]
         state = {"identity": self.identity, "window": window, "last_loss": self.last_loss}
         extra = {AVERAGE: packed} if (packed := self.average.packed()) else {}
         parameters = list(self.parameters.items())
@@ -237,7 +237,7 @@ class SftTrainer:
 
     def _restore(self) -> None:
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        if found := ckpt.checkpoints(self.run_dir / CHECKPOINTS):
+        if found := ckpt.checkpoints(self.run_dir / RESUME):
             loaded = ckpt.load_checkpoint(found[-1])
             changed = [k for k, v in self.identity.items() if loaded.state["identity"].get(k) != v]
             if changed:
