@@ -96,15 +96,10 @@ def simplify(path: Path) -> Mesh:
     return Mesh(np.asarray(light.vert_properties[:, :3] / 1e3, np.float32), np.asarray(light.tri_verts, np.int32))
 
 
-def file_name(names: tuple[str, ...]) -> str:
-    """Of the file that holds the simplified meshes `names`: a digest of source, parameters and mesh names."""
-    key = json.dumps([robot_digest(), simplification(), sorted(names)], sort_keys=True)
-    return f"so101-visual-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
-
-
 def cache_file(names: tuple[str, ...]) -> Path:
-    """Where the simplified meshes `names` are kept."""
-    return paths.cache_dir() / file_name(names)
+    """Where the simplified meshes `names` are kept: the name is a digest of source, parameters and mesh names."""
+    key = json.dumps([robot_digest(), simplification(), sorted(names)], sort_keys=True)
+    return paths.cache_dir() / f"so101-visual-{hashlib.sha256(key.encode()).hexdigest()[:20]}.npz"
 
 
 def _read(path: Path, names: tuple[str, ...]) -> dict[str, Mesh] | None:
