@@ -38,7 +38,8 @@ class WeightAverage:
         """Take the weights after update `step` (from 0) into the average."""
         if self.decay:
             weight = 1.0 - min(self.decay, (1 + step) / (10 + step))
-            torch._foreach_lerp_(list(self._average.values()), list(self._parameters.values()), weight)
+            for name, value in self._average.items():
+                value.lerp_(self._parameters[name], weight)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
