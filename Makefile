@@ -1,7 +1,7 @@
 # vla_rl. `make` or `make help` lists the targets; two commands do everything: `make run` and `make test`.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup gl run test test-slow lint type check-lerobot bench bench-lerobot clean
+.PHONY: help setup gl run test test-slow lint type check-lerobot gpu-bundle check-gpu-bundle bench bench-lerobot clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3; do \
 GL_PACKAGE := libosmesa6
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.installed ## create .venv and install the tested versions (seconds when nothing changed)
 
@@ -53,6 +53,13 @@ check-lerobot: gl ## the lerobot package, in an environment of its own, reads ou
 	@.venv-lerobot/bin/python tests/sft/check_with_lerobot.py check outputs/check-lerobot
 	@$(BIN)/python tests/sft/check_with_lerobot.py read outputs/check-lerobot
 
+gpu-bundle: gl ## dist/gpu-bundle: everything but torch for a machine without a network (docs/offline.md)
+	@$(BIN)/python scripts/gpu_bundle.py
+
+check-gpu-bundle: ## install the bundle without a network beside torch 2.11 and evaluate (downloads gigabytes once)
+	@test -f dist/gpu-bundle/bundle.json || $(MAKE) --no-print-directory gpu-bundle
+	@$(BIN)/python scripts/check_gpu_bundle.py
+
 bench: gl ## the benchmarks: ceilings, busy cores, lerobot-env-so101 if it is there; wants an idle machine
 	@for each in pace utilisation lerobot_env; do echo; echo "== $$each"; $(BIN)/python benchmarks/$$each.py || exit 1; done
 
@@ -62,4 +69,4 @@ bench-lerobot: gl ## our simulator against lerobot-env-so101, which gets an envi
 	@$(BIN)/python benchmarks/lerobot_env.py
 
 clean: ## remove the virtual environment and caches (never outputs/)
-	@rm -rf $(VENV) .venv-lerobot .venv-so101 .pytest_cache .ruff_cache
+	@rm -rf $(VENV) .venv-lerobot .venv-so101 .venv-gpu-machine dist .pytest_cache .ruff_cache

@@ -53,6 +53,10 @@ def test_bands_do_not_overlap():
         (700000, "train", False),
         (700000, "demos", False),
         (150, "eval", False),
+        (300, "watch", True),
+        (0, "watch", False),
+        (10000, "watch", False),
+        (700000, "watch", False),
     ],
 )
 def test_a_band_is_open_to_its_registered_uses_only(seed, use, allowed):

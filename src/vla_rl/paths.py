@@ -40,6 +40,11 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vla_rl"
 
 
+def packaged_meshes() -> Path:
+    """Simplified meshes that an offline bundle puts into the package; absent in any other installation."""
+    return PACKAGE / "meshes"
+
+
 def bundled_base(name: str) -> Path:
     """The directory of a base policy that ships with the package, e.g. ``"boat_tiny"``."""
     return PACKAGE / "bases" / name

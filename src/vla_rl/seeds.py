@@ -69,7 +69,8 @@ def format_seeds(seeds: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Band:
-    """A range of environment seeds and the uses that it is open to (`eval`, `train`, `demos`)."""
+    """A range of environment seeds and the uses that it is open to: `eval`, `train`, `demos`, and `watch`
+    (evaluation that steers a training run, and so uses its seeds up)."""
 
     first: int
     last: int
@@ -79,15 +80,18 @@ class Band:
 
 BANDS: tuple[Band, ...] = (
     Band(0, 99, frozenset({"eval"}), "sim100, the documented held-out set"),
-    Band(200, 219, frozenset({"eval"}), "monitor in the loop"),
-    Band(300, 399, frozenset({"eval"}), "development: choosing a base, quickstart, benchmarks, tests"),
-    Band(500, 599, frozenset({"eval", "train"}), "probes and preflights of our own"),
-    Band(1000, 2999, frozenset({"eval", "train", "demos"}), "the documented experiments"),
+    Band(200, 219, frozenset({"eval", "watch"}), "monitor in the loop"),
+    Band(300, 399, frozenset({"eval", "watch"}), "development: choosing a base, quickstart, benchmarks, tests"),
+    Band(500, 599, frozenset({"eval", "watch", "train"}), "probes and preflights of our own"),
+    Band(1000, 2999, frozenset({"eval", "watch", "train", "demos"}), "the documented experiments"),
     Band(10000, 10199, frozenset({"eval"}), "confirmatory reads of our own registrations"),
     Band(100000, 199999, frozenset({"demos"}), "demonstrations"),
     Band(200000, 599999, frozenset({"train"}), "GRPO training streams"),
     Band(700000, 2**31 - 1, frozenset({"eval"}), "reserved for outside evaluation"),
 )
+
+
+USES = {"watch": "evaluation during training"}  # where a use is not called by its own name
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ def check_use(seeds: Iterable[int], use: str, *, where: str) -> None:
 
     Args:
         seeds: environment seeds.
-        use: ``"train"``, ``"eval"`` or ``"demos"``.
+        use: ``"train"``, ``"eval"``, ``"watch"`` or ``"demos"``.
         where: the configuration key that named them.
 
     Raises:
@@ -168,9 +172,9 @@ def check_use(seeds: Iterable[int], use: str, *, where: str) -> None:
             reserved = f"reserved for: {band.purpose}" if band else "in no registered band"
             open_bands = ", ".join(f"{b.first}-{b.last}" for b in BANDS if use in b.uses)
             raise ConfigError(
-                f"seed {seed} may not be used for {use}; it is {reserved}",
+                f"seed {seed} may not be used for {USES.get(use, use)}; it is {reserved}",
                 where=where,
-                remedy=f"seeds open to {use}: {open_bands}",
+                remedy=f"seeds open to {USES.get(use, use)}: {open_bands}",
             )
 
 
@@ -179,8 +183,13 @@ def is_open(seed: int, use: str) -> bool:
     return any(band.first <= seed <= band.last and use in band.uses for band in BANDS)
 
 
-def check_disjoint(train: Iterable[int], held_out: Iterable[int]) -> None:
+def check_disjoint(
+    train: Iterable[int], held_out: Iterable[int], *, where: str = "geometry.train_seed_base and eval.seeds"
+) -> None:
     """Refuse a run that would train on a state it is evaluated on.
+
+    Args:
+        where: the configuration keys that named the two.
 
     Raises:
         ConfigError: naming the shared seeds.
@@ -189,6 +198,6 @@ def check_disjoint(train: Iterable[int], held_out: Iterable[int]) -> None:
     if shared:
         raise ConfigError(
             f"{len(shared)} seeds are both trained on and held out: {format_seeds(shared)}",
-            where="geometry.train_seed_base and eval.seeds",
+            where=where,
             remedy="move one of the two bands",
         )

@@ -59,6 +59,36 @@ def test_a_stopped_training_goes_on_to_the_same_policy(demos, tmp_path):
     assert scene["protocol"] == "sim100b" and len(scene["scene_hash"]) == 64
 
 
+def test_evaluations_between_steps_are_of_the_demonstrations_scene_and_on_open_seeds(demos, tmp_path, capfd):
+    """In this process: each command would import torch anew."""
+    own = [f"sft.demos={demos}", *SFT, "sft.ema=0.5", "sft.eval_every=2", "pool=serial", "sim.max_ticks=30"]
+
+    def sft(*arguments):
+        return main(["sft", *own, *map(str, arguments)]), capfd.readouterr()
+
+    good = ("sim.image_px=56", "eval.seeds=300,301", f"run.dir={tmp_path / 'good'}")
+    code, said = sft(*good, "--json")
+    assert code == 0, said.err
+    rows = [json.loads(line) for line in (tmp_path / "good" / "eval.jsonl").read_text().splitlines()]
+    assert [(row["step"], row["trials"], row["training_scene_match"]) for row in rows] == [
+        (0, 2, "same"), (2, 2, "same"), (4, 2, "same"),
+    ]  # fmt: skip
+    code, said = sft("run.resume=" + str(tmp_path / "good"))
+    assert code == 2  # beside run.resume nothing else may be given
+    assert main(["sft", f"run.resume={tmp_path / 'good'}"]) == 0
+    assert "Learning curve" in capfd.readouterr().err
+    assert len((tmp_path / "good" / "eval.jsonl").read_text().splitlines()) == 3
+    for overrides, message in (
+        (("sim.image_px=112", "eval.seeds=300"), "sim.image_px=56"),
+        (("sim.image_px=56", "sim.protocol=sim100", "eval.seeds=300"), "would act in sim100"),
+        (("sim.image_px=56", "eval.seeds=10000-10019"), "evaluation during training"),
+        (("sim.image_px=56", "eval.seeds=300", "eval.traces=true"), "stores no traces"),
+        (("sft.eval_every=0",), "nothing reads sim.max_ticks here"),
+    ):
+        code, said = sft(*overrides, f"run.dir={tmp_path / 'bad' / message[:9].replace(' ', '_')}")
+        assert code == 2 and message in said.err, said.err
+
+
 def test_training_starts_from_a_model_that_is_given_action_tokens_and_goes_on_from_its_policy(demos, tmp_path, capfd):
     """In this process: each command would import torch anew."""
     model, first, second = write_model(tmp_path / "SmolVLM", "smolvlm"), tmp_path / "first", tmp_path / "second"

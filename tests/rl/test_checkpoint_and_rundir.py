@@ -71,7 +71,7 @@ def test_the_learning_rate_after_a_restore_is_the_configured_one(tmp_path):
     assert optimizer.param_groups[0]["lr"] == 3e-7
 
 
-@pytest.mark.parametrize("name", [ckpt.SURFACE, ckpt.OPTIMIZER, ckpt.STATE])
+@pytest.mark.parametrize("name", ["surface.safetensors", "optimizer.safetensors", ckpt.STATE])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_any_damage_is_an_integrity_error(tmp_path, name, damage):
     model = network()
@@ -91,6 +91,29 @@ def test_any_damage_is_an_integrity_error(tmp_path, name, damage):
         ckpt.load_checkpoint(path)
 
 
+def test_a_large_checkpoint_lies_in_capped_shards_and_damage_to_any_is_an_integrity_error(tmp_path):
+    """Weights of 32 MiB in pieces of 4 MiB: three shards below 16 MiB, the moments six."""
+    parameters = [(f"part.{i}", nn.Parameter(torch.full((1024, 1024), float(i)))) for i in range(8)]
+    optimizer = torch.optim.AdamW([p for _, p in parameters], lr=1e-2)
+    for _, parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    kept = {"average": {"part.0": torch.arange(3.0)}}
+    path = ckpt.save_checkpoint(tmp_path, 1, parameters, optimizer, {}, extra=kept)
+    sizes = {file.name: file.stat().st_size for file in path.iterdir()}
+    assert max(sizes.values()) < 16 * 2**20 and len([n for n in sizes if n.startswith("surface-")]) == 3
+    loaded = ckpt.load_checkpoint(path)
+    assert all(torch.equal(loaded.weights[name], p) for name, p in parameters)
+    assert torch.equal(loaded.moments["part.7.exp_avg"], optimizer.state[parameters[7][1]]["exp_avg"])
+    assert list(loaded.extra) == ["average"] and torch.equal(loaded.extra["average"]["part.0"], torch.arange(3.0))
+    for name in ("optimizer-00004-of-00006.safetensors", "surface.safetensors.index.json"):
+        whole = (path / name).read_bytes()
+        (path / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(IntegrityError, match=name):
+            ckpt.load_checkpoint(path)
+        (path / name).write_bytes(whole)
+
+
 def test_another_surface_is_refused_by_name(tmp_path):
     model = network()
     parameters, optimizer = parts(model)
@@ -105,7 +128,7 @@ def test_a_crash_while_saving_leaves_the_older_checkpoint_and_is_cleaned_up(tmp_
     for step in (1, 2, 10):
         ckpt.save_checkpoint(tmp_path, step, parameters, optimizer, {})
     (tmp_path / ".step_0011.tmp").mkdir()
-    (tmp_path / ".step_0011.tmp" / ckpt.SURFACE).write_bytes(b"half")
+    (tmp_path / ".step_0011.tmp" / "surface.safetensors").write_bytes(b"half")
     assert [p.name for p in ckpt.checkpoints(tmp_path)] == ["step_0001", "step_0002", "step_0010"]
     ckpt.prune(tmp_path, keep=2)
     assert sorted(os.listdir(tmp_path)) == ["step_0002", "step_0010"]

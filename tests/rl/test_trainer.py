@@ -240,6 +240,30 @@ def test_out_of_time_it_stops_at_a_safe_point_and_the_next_launch_goes_on(refere
     assert evidence(path) == evidence(reference[0])
 
 
+@pytest.mark.parametrize("phase", [PredictRound, events.UpdateProgress])
+def test_the_wall_limit_falls_inside_a_wave_or_an_update_and_the_next_launch_ends_in_the_same_run(
+    reference, tmp_path, phase
+):
+    """The clock jumps past the limit at the first round, or micro-batch, of step 2."""
+    path = tmp_path / "run"
+    trainer = toy_trainer(path, max_wall_s=1000.0)
+    seen = []
+
+    def jump(event):
+        seen.append(event)
+        if isinstance(event, phase) and any(isinstance(e, events.StepDone) for e in seen):
+            trainer.max_wall_s = -1.0
+
+    trainer.on_event = jump
+    outcome = finish(trainer)
+    assert not outcome.finished and outcome.step == 1
+    assert sum(isinstance(e, events.StepDone) for e in seen) == 1
+    kept = len(list((path / "waves" / "step_0002").glob("*.npz"))) if (path / "waves" / "step_0002").exists() else 0
+    assert kept < 6 if phase is PredictRound else kept == 6
+    assert finish(toy_trainer(path)).finished
+    assert evidence(path) == evidence(reference[0])
+
+
 def test_device_time_of_killed_attempts_is_not_forgotten(tmp_path):
     path = tmp_path / "run"
     finish(toy_trainer(path, max_wall_s=0.0))

@@ -10,7 +10,7 @@ import torch
 
 from vla_rl.sft.augment import draw_offsets, jitter_state, shift_frames
 from vla_rl.sft.objective import IGNORED, labels, token_accuracy, token_cross_entropy
-from vla_rl.sft.trainer import learning_rate
+from vla_rl.sft.optimiser import learning_rate
 
 
 def test_every_label_token_counts_once_and_padding_never() -> None:

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from vla_rl.errors import IntegrityError, UsageError
-from vla_rl.policy.policy import VlaPolicy, load_policy
-from vla_rl.sft.checkpoint import FILE_BYTES, checkpoints, load_checkpoint, save_checkpoint
+from vla_rl.config.schema import TwinConfig
+from vla_rl.errors import UsageError
+from vla_rl.policy.molmo2 import TwinArchitecture
+from vla_rl.policy.policy import VlaPolicy, load_policy, new_twin
+from vla_rl.rl import checkpoint as ckpt
+from vla_rl.sft.average import WeightAverage
 from vla_rl.sft.dataset import Demonstrations, training_rows
-from vla_rl.sft.events import PolicySaved, SftLogged, SftStopped
+from vla_rl.sft.events import PolicySaved, SftEvaluated, SftLogged, SftStopped
 from vla_rl.sft.trainer import SftTrainer
 
 
@@ -25,7 +28,8 @@ class Killed(Exception):
 def trainer(twin: VlaPolicy, demos: Demonstrations, run_dir: Path, **changes: Any) -> SftTrainer:
     settings: dict[str, Any] = dict(
         seed=0, steps=6, batch_rows=4, lr=2e-3, warmup_steps=2, beta1=0.9, beta2=0.95, weight_decay=0.05, grad_clip=1.0,
-        shift_px=3, state_jitter_bins=2, save_at=[], log_every=2, checkpoint_every_s=1e9, compile=False,
+        shift_px=3, state_jitter_bins=2, ema=0.0, precision="auto", save_at=[], eval_every=0,
+        log_every=2, checkpoint_every_s=1e9, compile=False,
         max_wall_s=None, on_event=lambda event: None,
     )  # fmt: skip
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -33,28 +37,96 @@ def trainer(twin: VlaPolicy, demos: Demonstrations, run_dir: Path, **changes: An
     return SftTrainer(policy=twin, rows=rows, run_dir=run_dir, **(settings | changes))
 
 
-def log_rows(run_dir: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (run_dir / "sft.jsonl").read_text().splitlines()]
+def log_rows(run_dir: Path, name: str = "sft.jsonl") -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (run_dir / name).read_text().splitlines()]
     return [{k: v for k, v in row.items() if k not in ("wall_s", "rows_per_s")} for row in rows]
 
 
-def test_a_killed_run_ends_in_the_same_weights_and_log(demos: Demonstrations, twin: VlaPolicy, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_a_killed_run_ends_in_the_same_weights_log_and_evaluations(
+    demos: Demonstrations, twin: VlaPolicy, tmp_path: Path, ema: float
+) -> None:
     start = {name: value.clone() for name, value in twin.model.state_dict().items()}
-    trainer(twin, demos, tmp_path / "whole").run()
-    expected, final = twin.weights_digest(), log_rows(tmp_path / "whole")
+    settings: dict[str, Any] = dict(ema=ema, eval_every=2, evaluate=lambda step: {"digest": twin.weights_digest()})
+    trainer(twin, demos, tmp_path / "whole", **settings).run()
+    expected, whole = twin.weights_digest(), tmp_path / "whole"
+    assert [row["step"] for row in log_rows(whole, "eval.jsonl")] == [0, 2, 4, 6]
     twin.model.load_state_dict(start)
 
     def kill(event: object) -> None:
-        if isinstance(event, SftLogged) and event.step == 4:
+        if isinstance(event, SftEvaluated) and event.step == 4:
             raise Killed
 
-    with pytest.raises(Killed):  # the resume point of step 3 is the last one; the log already holds step 4
-        trainer(twin, demos, tmp_path / "broken", checkpoint_every_s=0.0, on_event=kill).run()
-    assert [path.name for path in checkpoints(tmp_path / "broken")] == ["checkpoint_000003"]
+    broken = tmp_path / "broken"
+    with pytest.raises(Killed):  # the resume point of step 3 or 4 is the last one; log and evaluation of 4 are written
+        trainer(twin, demos, broken, checkpoint_every_s=0.0, on_event=kill, **settings).run()
+    assert len(ckpt.checkpoints(broken / "resume")) == 1
     twin.model.load_state_dict(start)
-    result = trainer(twin, demos, tmp_path / "broken").run()
+    result = trainer(twin, demos, broken, **settings).run()
     assert result.complete and twin.weights_digest() == expected
-    assert log_rows(tmp_path / "broken") == final
+    assert log_rows(broken) == log_rows(whole) and log_rows(broken, "eval.jsonl") == log_rows(whole, "eval.jsonl")
+    first, second = (load_policy(checkpoint=str(d / "policy"), device="cpu", serve_head="ar", task=twin.task)
+                     for d in (whole, broken))  # fmt: skip
+    assert first.weights_digest() == second.weights_digest() == log_rows(whole, "eval.jsonl")[-1]["digest"]
+    assert (first.weights_digest() == expected) == (ema == 0.0)
+
+
+def test_evaluations_change_nothing_and_an_open_one_is_made_up_for_after_a_stop(
+    demos: Demonstrations, twin: VlaPolicy, tmp_path: Path
+) -> None:
+    start = {name: value.clone() for name, value in twin.model.state_dict().items()}
+    trainer(twin, demos, tmp_path / "plain", ema=0.5).run()
+    expected = twin.weights_digest()
+    twin.model.load_state_dict(start)
+    asked: list[int] = []
+    settings: dict[str, Any] = dict(ema=0.5, eval_every=4, evaluate=lambda step: asked.append(step) or {})
+    stopping = trainer(twin, demos, tmp_path / "run", max_wall_s=1e9, **settings)
+
+    def stop(event: object) -> None:
+        if isinstance(event, SftLogged) and event.step == 6:
+            stopping.max_wall_s = -1.0
+
+    stopping.on_event = stop
+    result = stopping.run()
+    assert (result.step, result.complete, asked) == (6, False, [0, 4])
+    assert trainer(twin, demos, tmp_path / "run", **settings).run().complete
+    assert asked == [0, 4, 6] and twin.weights_digest() == expected
+    with pytest.raises(UsageError, match="nothing to evaluate with"):
+        trainer(twin, demos, tmp_path / "none", eval_every=4)
+
+
+def test_the_average_follows_its_formula_and_is_stored_without_loss() -> None:
+    weight = torch.tensor([[1.0, -2.0]])
+    average = WeightAverage({"w": weight}, 0.25)
+    for step, value in enumerate((2.0, 4.0, 8.0)):
+        weight.fill_(value)
+        average.update(step)
+    # decays 1/10, 2/11, 3/12 = 0.25 at most: 1 -> 1.9 -> 3.618182 -> 6.904545; -2 -> 1.6 -> 3.563636 -> 6.890909
+    with average.in_place():
+        assert torch.allclose(weight, torch.tensor([[6.904545, 6.890909]]), atol=1e-5)
+        held = weight.clone()
+    assert weight.tolist() == [[8.0, 8.0]]
+    again = WeightAverage({"w": weight}, 0.25)
+    again.restore(average.packed())
+    with again.in_place():
+        assert torch.equal(weight, held)
+    assert WeightAverage({"w": weight}, 0.0).packed() == {}
+
+
+def test_precision_is_explicit_and_weights_stay_in_float32(
+    demos: Demonstrations, twin: VlaPolicy, tmp_path: Path
+) -> None:
+    start = {name: value.clone() for name, value in twin.model.state_dict().items()}
+    digests = {}
+    for precision in ("auto", "float32", "bfloat16"):
+        twin.model.load_state_dict(start)
+        trainer(twin, demos, tmp_path / precision, precision=precision, steps=2).run()
+        digests[precision] = twin.weights_digest()
+        assert all(p.dtype == torch.float32 for p in twin.model.parameters())
+    assert digests["auto"] == digests["float32"] != digests["bfloat16"]
+    trainer(twin, demos, tmp_path / "x", precision="bfloat16", max_wall_s=0.0).run()
+    with pytest.raises(UsageError, match="another mixed precision"):
+        trainer(twin, demos, tmp_path / "x", precision="float32").run()
 
 
 def test_the_wall_limit_stops_with_a_resume_point(demos: Demonstrations, twin: VlaPolicy, tmp_path: Path) -> None:
@@ -110,13 +182,26 @@ def test_a_few_demonstrations_are_learned_by_heart(demos: Demonstrations, twin: 
     assert all(np.isfinite(losses))
 
 
-def test_checkpoint_files_stay_below_the_cap_and_damage_is_noticed(tmp_path: Path) -> None:
-    tensors = {f"weight/{i}": torch.full((1024, 1024), float(i)) for i in range(9)}  # 4 MiB each
-    path = save_checkpoint(tmp_path, 3, tensors, {"seed": 1})
-    assert max(file.stat().st_size for file in path.iterdir()) < FILE_BYTES + 2**16
-    loaded, state = load_checkpoint(path)
-    assert state["step"] == 3 and all(torch.equal(loaded[name], value) for name, value in tensors.items())
-    part = path / "tensors_01.safetensors"
-    part.write_bytes(part.read_bytes()[:1000])
-    with pytest.raises(IntegrityError):
-        load_checkpoint(path)
+def test_policy_and_resume_state_of_the_tiny_policy_stay_below_the_caps(twin: VlaPolicy, tmp_path: Path) -> None:
+    """Its real size, moments and average included: files of at most 16 MiB, at most 64 MiB together."""
+    architecture = TwinArchitecture.of(TwinConfig(), image_px=112)
+    policy = new_twin(codec=twin.codec, stats=twin.stats, task=twin.task, seed=0, architecture=architecture)
+    parameters = dict(policy.model.named_parameters())
+    assert 4e6 < sum(p.numel() for p in parameters.values()) < 5e6
+    optimizer, average = torch.optim.AdamW(parameters.values(), lr=8e-4), WeightAverage(parameters, 0.999)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(3):
+        for parameter in parameters.values():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        optimizer.step()
+        average.update(step)
+    path = ckpt.save_checkpoint(
+        tmp_path, 3, list(parameters.items()), optimizer, {}, extra={"average": average.packed()}
+    )
+    policy.save(tmp_path / "policy")
+    for directory, whole in ((path, 64), (tmp_path / "policy", 20)):
+        sizes = [file.stat().st_size for file in directory.rglob("*") if file.is_file()]
+        assert max(sizes) <= 16 * 2**20 and sum(sizes) <= whole * 2**20
+    assert len(list((tmp_path / "policy").glob("model-*.safetensors"))) == 2
+    loaded = load_policy(checkpoint=str(tmp_path / "policy"), device="cpu", serve_head="ar", task=policy.task)
+    assert loaded.weights_digest() == policy.weights_digest()

@@ -12,6 +12,8 @@ import pytest
 import trimesh
 from scipy.spatial import KDTree
 
+from vla_rl import paths
+from vla_rl.errors import MachineError
 from vla_rl.sim import assets
 
 SMALL = ("motor_holder_so101_wrist_v1",)
@@ -60,6 +62,20 @@ def test_a_second_call_reads_what_the_first_one_wrote(own_cache: Path, monkeypat
     second = assets.light_meshes(SMALL)
     np.testing.assert_array_equal(first[SMALL[0]].vertices_V3, second[SMALL[0]].vertices_V3)
     assert [path.suffix for path in own_cache.iterdir()] == [".npz"]
+
+
+def test_packaged_meshes_need_neither_the_cache_nor_the_libraries(
+    own_cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = assets.light_meshes(SMALL)[SMALL[0]]
+    packaged = tmp_path_factory.mktemp("meshes")
+    assets.cache_file(SMALL).rename(packaged / assets.cache_file(SMALL).name)
+    monkeypatch.setitem(sys.modules, "manifold3d", None)
+    with pytest.raises(MachineError, match="manifold3d is missing"):
+        assets.light_meshes(SMALL)
+    monkeypatch.setattr(paths, "packaged_meshes", lambda: packaged)
+    np.testing.assert_array_equal(assets.light_meshes(SMALL)[SMALL[0]].faces_F3, made.faces_F3)
+    assert not list(own_cache.iterdir())
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "text"])

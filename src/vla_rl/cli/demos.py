@@ -45,7 +45,9 @@ def run(argv: Sequence[str]) -> int:
             elif isinstance(event, EpisodesMerged):
                 view.advance("dataset", event.done, event.total, "episodes")
 
-        summary = record_demos(out_dir=directory, recipe=recipe, workers=workers, on_event=on_event, max_wall_s=limit)
+        summary = record_demos(
+            out_dir=directory, recipe=recipe, workers=workers, on_event=on_event, max_wall_s=options.left_s(limit)
+        )
         share = f"{summary.kept} of {summary.attempts} episodes kept, {summary.rows} frames in {directory}"
         view.say(share if summary.complete else f"{share}; continue with vla-rl demos run.resume={directory}")
     if options.json:

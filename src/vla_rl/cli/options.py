@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,11 +16,16 @@ from vla_rl.config.keys import key_help
 
 @dataclass(frozen=True)
 class Options:
-    """A parsed argument line."""
+    """A parsed argument line, and when it was parsed (`started_s`, of the monotonic clock)."""
 
     overrides: tuple[str, ...]
     json: bool
     flags: Mapping[str, str | None] = field(default_factory=dict)
+    started_s: float = field(default_factory=time.monotonic)
+
+    def left_s(self, limit_s: float | None) -> float | None:
+        """What is left of `run.max_wall_s`, which counts from the start of the command: loading is part of the job."""
+        return None if limit_s is None else max(0.0, limit_s - (time.monotonic() - self.started_s))
 
 
 def parse(

@@ -3,81 +3,74 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from vla_rl.cli.options import parse, print_json
+from vla_rl.cli.heldout import check_plain, evaluation
+from vla_rl.cli.options import Options, parse, print_json
 from vla_rl.cli.resume import compose_or_resume, open_directory
 from vla_rl.cli.startup import new_run_dir, prepare_torch
-from vla_rl.config.schema import SftConfig, SftJobConfig, TwinConfig
+from vla_rl.config.reader import ConfigReader
+from vla_rl.config.schema import EvalConfig, SftConfig, SftJobConfig, TwinConfig
+from vla_rl.errors import ConfigError
+from vla_rl.report.fitting import FittingView, curve
 from vla_rl.report.progress import ProgressView
-from vla_rl.rollout.events import Event
+from vla_rl.seeds import check_disjoint, check_use, parse_seeds
+from vla_rl.sim.canary import require_rendering
+
+if TYPE_CHECKING:
+    from vla_rl.policy.policy import VlaPolicy
+    from vla_rl.sft.dataset import Demonstrations
+    from vla_rl.sft.trainer import SftResult
 
 EXAMPLES = (
     "vla-rl sft sft.demos=outputs/demos/small sft.steps=200 sft.batch_rows=32 sft.warmup_steps=20",
     "vla-rl sft sft.demos=outputs/demos/full run.max_wall_s=540 sft.save_at=[800,1700]",
+    "vla-rl sft sft.demos=outputs/demos/full sft.ema=0.999 sft.eval_every=400 eval=development",
     "vla-rl sft sft.demos=outputs/demos/full sft.base=outputs/sft/first/policy sft.lr=1e-4",
     "vla-rl sft sft.demos=outputs/demos/full sft.base=SmolVLM-256M-Instruct   # any model of docs/policies.md",
 )
+Play = Callable[[int], dict[str, Any]]
 
 
 def run(argv: Sequence[str]) -> int:
     """Train, or continue to train, and say where the policy is."""
     options = parse("sft", argv, "Supervised fine-tuning of a policy on demonstrations.", EXAMPLES)
-    reader = compose_or_resume("sft", options.overrides, ("run.max_wall_s",))
-    job, settings, twin = (
-        reader.section("run", SftJobConfig),
-        reader.section("sft", SftConfig),
-        reader.section("twin", TwinConfig),
-    )
+    reader = compose_or_resume("sft", options.overrides, FREE_AT_RESUME)
+    with ProgressView() as view:
+        directory, result = _train(reader, options, FittingView(view))
+        if not options.json and (table := curve(directory)):
+            view.show(table)
+    if options.json:
+        print_json(
+            {"directory": str(directory), **dataclasses.asdict(result), "policy_dir": str(result.policy_dir or "")}
+        )
+    return 0
+
+
+def _train(reader: ConfigReader, options: Options, view: FittingView) -> tuple[Path, SftResult]:
+    job, settings = reader.section("run", SftJobConfig), reader.section("sft", SftConfig)
+    watched = _watched(reader) if settings.eval_every else ()
     device = prepare_torch(job.device, job.threads, job.seed)
     import torch
 
-    from vla_rl.policy.graft import give_action_tokens, has_action_tokens
-    from vla_rl.policy.molmo2 import TwinArchitecture
-    from vla_rl.policy.policy import load_policy, new_twin
-    from vla_rl.sft.dataset import fit_statistics, open_demonstrations, training_rows
-    from vla_rl.sft.events import PolicySaved, SftLogged, SftStopped
+    from vla_rl.sft.dataset import open_demonstrations, training_rows
     from vla_rl.sft.trainer import SftTrainer
 
-    with ProgressView() as view:
-
-        def on_event(event: Event) -> None:
-            if isinstance(event, SftLogged):
-                view.advance("fine-tuning", event.step, event.steps, "steps")
-                view.say(f"step {event.step}: loss {event.loss:.3f}, {event.rows_per_s:.0f} rows/s")
-            elif isinstance(event, PolicySaved):
-                view.say(f"step {event.step}: policy in {event.path}")
-            elif isinstance(event, SftStopped):
-                view.say(f"stopped at step {event.step}; continue with vla-rl sft run.resume={event.run_dir}")
-
-        demos = open_demonstrations(
-            Path(settings.demos),
-            chunk_ticks=settings.chunk_ticks,
-            frame_stride=settings.frame_stride,
-            episodes=settings.episodes,
-        )
-        task = reader.value("task") or demos.dataset.task
-        directory = open_directory(reader, Path(job.dir or new_run_dir("sft")))
-        base = _base(settings)
-        tag, fast = settings.base_norm_tag, settings.base_fast_tokenizer
-        if base is not None and has_action_tokens(base):
-            policy = load_policy(
-                checkpoint=str(base), device="cpu", serve_head="ar", task=task, norm_tag=tag, fast_tokenizer=fast
-            )
-            view.say(f"{len(demos)} windows from {settings.demos}; starting from {base} with its own action tokens")
-        else:
-            view.say(f"{len(demos)} windows from {settings.demos}; fitting the action tokens")
-            stats, codec = fit_statistics(demos, codec_scale=settings.codec_scale, codec_vocab=settings.codec_vocab)
-            fitted = {"codec": codec, "stats": stats, "task": task, "seed": job.seed}
-            if base is not None:
-                policy = give_action_tokens(base, **fitted, dtype=torch.float32)
-            else:
-                policy = new_twin(**fitted, architecture=TwinArchitecture.of(twin, image_px=demos.image_px))
-        policy.training_scene = demos.dataset.scene
-        policy = policy.to(device)
-        parameters = sum(p.numel() for p in policy.model.parameters())
-        view.say(f"{parameters / 1e6:.2f} M parameters, prompt of {policy.prompt.length} tokens, on {device}")
+    demos = open_demonstrations(
+        Path(settings.demos),
+        chunk_ticks=settings.chunk_ticks,
+        frame_stride=settings.frame_stride,
+        episodes=settings.episodes,
+    )
+    check_disjoint(demos.dataset.seeds, watched, where="sft.demos and eval.seeds")
+    directory = open_directory(reader, Path(job.dir or new_run_dir("sft")))
+    policy = _policy(reader, settings, demos, job.seed, view).to(device)
+    parameters = sum(p.numel() for p in policy.model.parameters())
+    view.say(f"{parameters / 1e6:.2f} M parameters, prompt of {policy.prompt.length} tokens, on {device}")
+    with _player(reader, policy, demos, watched, job.seed, view) as evaluate:
         rows = training_rows(
             demos,
             policy.stats,
@@ -86,7 +79,7 @@ def run(argv: Sequence[str]) -> int:
             scratch=directory,
             threads=job.threads,
             allow_holes=settings.allow_holes,
-            on_block=lambda done: view.advance("decoding", done, len(demos), "windows"),
+            on_block=lambda done: view.decoding(done, len(demos)),
         )
         if rows.holes:
             view.say(f"{rows.holes} levels have no symbol in the action codec; the labels of their chunks are short")
@@ -95,18 +88,46 @@ def run(argv: Sequence[str]) -> int:
             rows=rows,
             run_dir=directory,
             seed=job.seed,
-            max_wall_s=job.max_wall_s,
-            on_event=on_event,
+            max_wall_s=options.left_s(job.max_wall_s),
+            on_event=view.on_event,
+            evaluate=evaluate,
             **{f.name: getattr(settings, f.name) for f in dataclasses.fields(SftConfig) if f.name in TRAINER_KEYS},
         )
-        # A base brings its own network and perhaps its own tokens: keys for those are harmless unless they are set.
-        reader.check_consumed() if base is None else reader.check_overrides_consumed()
-        result = trainer.run()
-    if options.json:
-        print_json(
-            {"directory": str(directory), **dataclasses.asdict(result), "policy_dir": str(result.policy_dir or "")}
+        # A base brings its own network and perhaps its own tokens, and without evaluations there is no simulator: keys
+        # for those are harmless unless they are set.
+        reader.check_consumed() if evaluate and not settings.base else reader.check_overrides_consumed()
+        return directory, trainer.run()
+
+
+def _policy(
+    reader: ConfigReader, settings: SftConfig, demos: Demonstrations, seed: int, view: FittingView
+) -> VlaPolicy:
+    """The policy to start from, on the CPU: a checkpoint, a model that is given action tokens, or a fresh twin."""
+    import torch
+
+    from vla_rl.policy.graft import give_action_tokens, has_action_tokens
+    from vla_rl.policy.molmo2 import TwinArchitecture
+    from vla_rl.policy.policy import load_policy, new_twin
+    from vla_rl.sft.dataset import fit_statistics
+
+    twin, task = reader.section("twin", TwinConfig), reader.value("task") or demos.dataset.task
+    base = _base(settings)
+    tag, fast = settings.base_norm_tag, settings.base_fast_tokenizer
+    if base is not None and has_action_tokens(base):
+        policy = load_policy(
+            checkpoint=str(base), device="cpu", serve_head="ar", task=task, norm_tag=tag, fast_tokenizer=fast
         )
-    return 0
+        view.say(f"{len(demos)} windows from {settings.demos}; starting from {base} with its own action tokens")
+    else:
+        view.say(f"{len(demos)} windows from {settings.demos}; fitting the action tokens")
+        stats, codec = fit_statistics(demos, codec_scale=settings.codec_scale, codec_vocab=settings.codec_vocab)
+        fitted = {"codec": codec, "stats": stats, "task": task, "seed": seed}
+        if base is not None:
+            policy = give_action_tokens(base, **fitted, dtype=torch.float32)
+        else:
+            policy = new_twin(**fitted, architecture=TwinArchitecture.of(twin, image_px=demos.image_px))
+    policy.training_scene = demos.dataset.scene
+    return policy
 
 
 def _base(settings: SftConfig) -> Path | None:
@@ -117,6 +138,53 @@ def _base(settings: SftConfig) -> Path | None:
     return resolve(base, revision, where="sft.base", pin="sft.base_revision") if base else None
 
 
+def _watched(reader: ConfigReader) -> tuple[int, ...]:
+    """The seeds to evaluate on between steps; refused before anything is loaded."""
+    held_out = reader.section("eval", EvalConfig)
+    seeds = parse_seeds(held_out.seeds)
+    check_use(seeds, "watch", where="eval.seeds")
+    check_plain(held_out)
+    require_rendering()
+    return seeds
+
+
+@contextmanager
+def _player(
+    reader: ConfigReader,
+    policy: VlaPolicy,
+    demos: Demonstrations,
+    seeds: Sequence[int],
+    run_seed: int,
+    view: FittingView,
+) -> Iterator[Play | None]:
+    """What plays the seeds with the policy as it is at that moment, in the scene of the demonstrations; None for no
+    seeds.
+
+    Raises:
+        ConfigError: the simulator is another scene, or shows pictures of another size.
+    """
+    if not seeds:
+        yield None
+        return
+    from vla_rl.evals.scene import scene_facts
+
+    sampler = reader.component("sampler", policy=policy, run_seed=run_seed)
+    spec = reader.component_spec("sim")
+    with reader.component("pool", env_spec=spec, plugins=reader.plugins, on_event=view.on_event) as pool:
+        scene = scene_facts(policy, pool)
+        if scene["image_px"] not in (None, demos.image_px):
+            raise ConfigError(
+                f"the simulator shows {scene['image_px']} px pictures, the demonstrations {demos.image_px} px ones",
+                where="sim.image_px",
+                remedy=f"sim.image_px={demos.image_px}",
+            )
+        held_out = reader.section("eval", EvalConfig)
+        play = evaluation(held_out, seeds, sampler=sampler, pool=pool, scene=scene, on_event=view.on_event)
+        yield lambda step: play().summary
+
+
+# What may differ when a job goes on: how long and how parallel it works, never what it computes.
+FREE_AT_RESUME = ("run.max_wall_s", "pool.workers", "pool.timeout_s")
 DATA_KEYS = {
     *("demos", "episodes", "frame_stride", "chunk_ticks", "codec_scale", "codec_vocab", "allow_holes"),
     *("base", "base_revision", "base_norm_tag", "base_fast_tokenizer"),

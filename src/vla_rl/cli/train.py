@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_rl.cli.options import parse, print_json
+from vla_rl.cli.heldout import check_plain, evaluation
+from vla_rl.cli.options import Options, parse, print_json
 from vla_rl.cli.resume import compose_or_resume
 from vla_rl.cli.startup import check_unused, new_run_dir, prepare_torch
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import CheckpointConfig, EvalConfig, GeometryConfig, LossConfig, OptimConfig, RunConfig
-from vla_rl.errors import EXIT_OK, ConfigError, VlaRlError
+from vla_rl.errors import EXIT_OK, VlaRlError
 from vla_rl.prereg.identity import identity
 from vla_rl.report.progress import ProgressView
 from vla_rl.report.training import TrainingView, closing, show_closing
@@ -39,7 +40,7 @@ def run(argv: Sequence[str]) -> int:
     options = parse("train", argv, "Token-level GRPO on real episodes.", EXAMPLES)
     reader = compose_or_resume("config", options.overrides, FREE_AT_RESUME)
     with ProgressView() as view:
-        outcome, directory = _train(reader, TrainingView(view))
+        outcome, directory = _train(reader, options, TrainingView(view))
         summary = closing(directory, finished=outcome.finished)
         if options.json:
             print_json(summary)
@@ -48,14 +49,13 @@ def run(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
+def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[Outcome, Path]:
     settings = reader.section("run", RunConfig)
     geometry, held_out = reader.section("geometry", GeometryConfig), reader.section("eval", EvalConfig)
     seeds = parse_seeds(held_out.seeds)
     _check(settings, Geometry.of(geometry), held_out, seeds)
     require_rendering()
     device = prepare_torch(settings.device, settings.threads, settings.seed)
-    from vla_rl.evals.heldout import evaluate
     from vla_rl.evals.scene import scene_facts
     from vla_rl.rl.summary import Evaluation, episode_row
     from vla_rl.rl.trainer import GrpoTrainer
@@ -67,20 +67,12 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
     run_dir, started = _open(reader, settings), False
     try:
         with reader.component("pool", env_spec=sim, plugins=reader.plugins, on_event=view.on_event) as pool:
-            slots, temperature, scene = held_out.slots, held_out.temperature, scene_facts(policy, pool)
+            scene = scene_facts(policy, pool)
             run_dir.record_scene(scene)
+            play = evaluation(held_out, seeds, sampler=sampler, pool=pool, scene=scene, on_event=view.on_event)
 
             def evaluate_held_out(step: int) -> Evaluation:
-                result = evaluate(
-                    sampler=sampler,
-                    pool=pool,
-                    reward=documented,
-                    seeds=seeds,
-                    temperature=temperature,
-                    slots=slots,
-                    scene=scene,
-                    on_event=view.on_event,
-                )
+                result = play()
                 rows = (episode_row("eval", step, e, documented.terms(e.metrics)) for e in result.episodes)
                 return Evaluation(result.summary, tuple(rows))
 
@@ -95,11 +87,11 @@ def _train(reader: ConfigReader, view: TrainingView) -> tuple[Outcome, Path]:
                 optim=reader.section("optim", OptimConfig),
                 checkpoint=reader.section("checkpoint", CheckpointConfig),
                 steps=settings.steps,
-                slots=slots,
+                slots=held_out.slots,
                 max_replans=scene["max_replans"],
                 run_dir=run_dir,
                 evaluate=evaluate_held_out,
-                max_wall_s=settings.max_wall_s,
+                max_wall_s=options.left_s(settings.max_wall_s),
                 on_event=view.on_event,
             )
             reader.check_consumed()
@@ -119,12 +111,7 @@ def _check(settings: RunConfig, geometry: Geometry, held_out: EvalConfig, seeds:
     training = geometry.training_seeds(settings.steps)
     check_use(training, "train", where="geometry.train_seed_base")
     check_disjoint(training, seeds)
-    if held_out.frames != "own" or held_out.traces:
-        raise ConfigError(
-            "a training run evaluates the policy with its own frames, and stores no traces",
-            where="eval.frames, eval.traces",
-            remedy="evaluate a checkpoint with `vla-rl eval`",
-        )
+    check_plain(held_out)
     if settings.dir and not settings.resume:
         check_unused(Path(settings.dir))
 

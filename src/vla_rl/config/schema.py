@@ -371,6 +371,22 @@ class SftConfig:
     state_jitter_bins: int = key(2, "random jitter of the discretised state, bins", at_least=0)
     codec_scale: float = key(15.0, "FAST quantisation scale; 10 is the released one", above=0)
     codec_vocab: int = key(512, "size of the fitted action vocabulary", at_least=1)
+    ema: float = key(
+        0.0,
+        "decay of averaged weights, which are then what is saved and evaluated, e.g. 0.999 (0: none)",
+        at_least=0,
+        at_most=0.99999,
+    )
+    precision: str = key(
+        "auto",
+        "of the forward pass: float32, bfloat16 (mixed: weights stay float32), auto (mixed on a GPU, else float32)",
+        choices=("auto", "float32", "bfloat16"),
+    )
+    eval_every: int = key(
+        0,
+        "steps between evaluations on eval.seeds, the first one before all steps, the last after (0: none)",
+        at_least=0,
+    )
     allow_holes: bool = key(
         False, "also learn from chunks that the action codec of sft.base cannot write whole: their labels are short"
     )
@@ -444,6 +460,11 @@ class SftRoot:
     run: SftJobConfig = field(default_factory=SftJobConfig)
     twin: TwinConfig = field(default_factory=TwinConfig)
     sft: SftConfig = field(default_factory=SftConfig)
+    sampler: Any = MISSING
+    sim: Any = MISSING
+    pool: Any = MISSING
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
     task: str | None = key(None, "instruction the policy learns (default: the dataset's, if it has only one)")
 
 

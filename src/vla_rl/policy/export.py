@@ -3,8 +3,8 @@
 In: a policy in memory and the checkpoint that it was read from. Out: a directory in which every tensor of the origin is
 there again: those that training changed with their new numbers under their stored names (fused projections, embedding
 split where the base vocabulary ends), all others byte for byte, the flow-matching expert and the rotary buffers
-included. Tables, tokenizer, codec, processor files and configuration are copied. The directory appears whole or not
-at all, and never over another one.
+included. A release keeps the shards that it came in; a twin is split anew (`shardfiles`). Tables, tokenizer, codec,
+processor files and configuration are copied. The directory appears whole or not at all, and never over another one.
 
 The expert was trained beside the old trunk: it is carried along, not kept valid.
 """
@@ -26,7 +26,8 @@ from torch import Tensor
 from vla_rl.errors import ConfigError, MachineError, UsageError
 from vla_rl.policy.metadata import write_metadata
 from vla_rl.policy.receipt import Receipt, write_receipt
-from vla_rl.policy.weightfiles import INDEX, WeightFiles
+from vla_rl.policy.shardfiles import write_tensors
+from vla_rl.policy.weightfiles import INDEX, MODEL, WeightFiles
 
 if TYPE_CHECKING:
     from vla_rl.policy.policy import VlaPolicy
@@ -72,6 +73,8 @@ def write_layout(policy: VlaPolicy, origin: Path, directory: Path) -> list[str]:
     bfloat16 does not round what it did not train. A changed tensor is stored in the wider of both formats.
     """
     files, changed, where, size = WeightFiles.open(origin), [], {}, 0
+    if policy.origin and policy.origin.opened and not policy.origin.opened.released:
+        return _write_twin(policy, files, directory)
     for shard in files.shards:
         tensors, new = _shard(policy, files, shard)
         changed += new
@@ -83,6 +86,18 @@ def write_layout(policy: VlaPolicy, origin: Path, directory: Path) -> list[str]:
         body = {**stored, "metadata": {**stored.get("metadata", {}), "total_size": size}, "weight_map": where}
         (directory / INDEX).write_text(json.dumps(body, indent=2, sort_keys=True) + "\n")
     _copy_layout(policy, origin, directory)
+    return sorted(changed)
+
+
+def _write_twin(policy: VlaPolicy, files: WeightFiles, directory: Path) -> list[str]:
+    """A twin is small and moves between machines that cap the size of a file: it is split anew, as `save` does."""
+    tensors, changed = {}, []
+    for shard in files.shards:
+        part, new = _shard(policy, files, shard)
+        tensors |= part
+        changed += new
+    write_tensors(tensors, directory, MODEL, metadata=files.metadata(files.shards[0]) or {"format": "pt"})
+    _copy_layout(policy, files.directory, directory)
     return sorted(changed)
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from vla_rl.config.schema import TwinConfig
 from vla_rl.policy.layout import stored_tensors
 from vla_rl.policy.prompt import STATE_BINS
+from vla_rl.policy.shardfiles import write_tensors
 from vla_rl.policy.sources import CONFIG
 from vla_rl.policy.tokenizer import IMAGE_TOKENS, PAD, TURN_END, TokenIds
-from vla_rl.policy.weightfiles import WEIGHTS
+from vla_rl.policy.weightfiles import MODEL
 
 
 @dataclass(frozen=True)
@@ -166,9 +166,9 @@ def _initialise(model: Any, seed: int) -> None:
 
 
 def save_model(model: Any, directory: Path) -> None:
-    """Write `config.json` and `model.safetensors` (float32, released key names)."""
-    released = {k: v.to("cpu", torch.float32).contiguous().clone() for k, v in stored_tensors(model)}
-    save_file(released, directory / WEIGHTS, metadata={"format": "pt"})
+    """Write `config.json` and the weights (float32, released key names), in shards if they need more than one file."""
+    released = {k: v.to("cpu", torch.float32) for k, v in stored_tensors(model)}
+    write_tensors(released, directory, MODEL, metadata={"format": "pt"})
     config = {
         **_stable(model.config.to_dict()),
         "architectures": ["Molmo2ForConditionalGeneration"],

@@ -20,7 +20,8 @@ from torch import Tensor
 from vla_rl.errors import ConfigError
 from vla_rl.policy.refusals import DamagedFile, MissingWeights, UnexpectedWeights
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MODEL = "model"
+WEIGHTS, INDEX = f"{MODEL}.safetensors", f"{MODEL}.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 FLOATS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}
 

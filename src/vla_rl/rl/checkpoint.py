@@ -1,9 +1,9 @@
-"""Checkpoints of a run: the surface's weights, the optimiser's moments and the counters, complete or absent.
+"""Checkpoints of a run: its weights, the optimiser's moments and the counters, complete or absent.
 
 In: named parameters, an optimiser, a JSON-able state. Out: `step_NNNN/` with `surface.safetensors`,
-`optimizer.safetensors` and `state.json`, which holds the digests of the other two and of itself. Written under a
-temporary name, fsynced, renamed. Hyper-parameters are not stored: they always come from the configuration. Left out:
-full policies for serving.
+`optimizer.safetensors`, whatever else is named (`average.safetensors`), each in shards of at most 15 MiB, and
+`state.json`, which holds the digests of the others and of itself. Written under a temporary name, fsynced, renamed.
+Hyper-parameters are not stored: they always come from the configuration. Left out: full policies for serving.
 """
 
 from __future__ import annotations
@@ -18,49 +18,64 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vla_rl.errors import IntegrityError
+from vla_rl.policy.shardfiles import read_tensors, write_tensors
 from vla_rl.rl.surfaces import NamedParameters
 from vla_rl.rollout.files import dump_json, fsync_dir
 
 FORMAT = 1
-SURFACE, OPTIMIZER, STATE = "surface.safetensors", "optimizer.safetensors", "state.json"
+SURFACE, OPTIMIZER, STATE = "surface", "optimizer", "state.json"  # the first two are stems of safetensors files
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint: `weights` by parameter name, `moments` by parameter name and field, and the run's
-    `state`."""
+    """A verified checkpoint.
+
+    Attributes:
+        weights: by parameter name; `moments`: by parameter name and field; `extra`: further tensors by stem and name.
+        state: the run's own counters.
+    """
 
     path: Path
     step: int
     weights: dict[str, Tensor]
     moments: dict[str, Tensor]
+    extra: dict[str, dict[str, Tensor]]
     state: dict[str, Any]
 
 
 def save_checkpoint(
-    root: Path, step: int, parameters: NamedParameters, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
+    root: Path,
+    step: int,
+    parameters: NamedParameters,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    *,
+    extra: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> Path:
     """Write `root/step_NNNN`; a checkpoint of that step that already exists is replaced only once the new one is
-    whole."""
+    whole.
+
+    Args:
+        extra: further tensors to keep, by stem of their files and name.
+    """
     final, temporary = root / f"step_{step:04d}", root / f".step_{step:04d}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    save_file({name: _cpu(parameter) for name, parameter in parameters}, temporary / SURFACE)
     moments = {
-        f"{name}.{field}": _cpu(value)
+        f"{name}.{field}": value
         for name, parameter in parameters
         for field, value in optimizer.state.get(parameter, {}).items()
     }
-    save_file(moments, temporary / OPTIMIZER)
-    digests = {name: _digest(temporary / name) for name in (SURFACE, OPTIMIZER)}
-    body = dump_json({"format": FORMAT, "step": step, "files": digests, "state": dict(state)})
+    groups = {SURFACE: dict(parameters), OPTIMIZER: moments, **(extra or {})}
+    files = [name for stem, tensors in groups.items() for name in write_tensors(tensors, temporary, stem)]
+    digests = {name: _digest(temporary / name) for name in files}
+    body = dump_json({"format": FORMAT, "step": step, "stems": list(groups), "files": digests, "state": dict(state)})
     own = hashlib.sha256(body.encode()).hexdigest()
     (temporary / STATE).write_text(dump_json({"sha256": own, "body": json.loads(body)}, indent=1))
-    for name in (SURFACE, OPTIMIZER, STATE):
+    for name in (*files, STATE):
         _fsync_file(temporary / name)
     fsync_dir(temporary)
     shutil.rmtree(final, ignore_errors=True)
@@ -93,7 +108,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
             raise _damaged(path, f"{name} has another digest than the one recorded")
     if body["format"] != FORMAT:
         raise _damaged(path, f"format {body['format']}, not {FORMAT}")
-    return Checkpoint(path, body["step"], load_file(path / SURFACE), load_file(path / OPTIMIZER), body["state"])
+    extra = {stem: read_tensors(path, stem) for stem in body.get("stems", ()) if stem not in (SURFACE, OPTIMIZER)}
+    weights, moments = read_tensors(path, SURFACE), read_tensors(path, OPTIMIZER)
+    return Checkpoint(path, body["step"], weights, moments, extra, body["state"])
 
 
 @torch.no_grad()
@@ -112,26 +129,24 @@ def restore(checkpoint: Checkpoint, parameters: NamedParameters, optimizer: torc
             where=str(checkpoint.path),
             remedy="resume with the surface and policy that the run was started with",
         )
+    fields: dict[str, dict[str, Tensor]] = {}
+    for key, value in checkpoint.moments.items():
+        name, _, field = key.rpartition(".")
+        fields.setdefault(name, {})[field] = value
+    fused = optimizer.defaults.get("fused")
     for name, parameter in parameters:
         parameter.copy_(checkpoint.weights[name])
-        fields = {
-            key[len(name) + 1 :]: value for key, value in checkpoint.moments.items() if key.rpartition(".")[0] == name
-        }
-        if fields:  # AdamW keeps its step counter on the CPU, its moments beside the parameter
+        if name in fields:  # AdamW keeps its moments beside the parameter, its step counter only if it is fused
             optimizer.state[parameter] = {
-                field: value.clone() if field == "step" else value.to(parameter.device)
-                for field, value in fields.items()
+                field: value.to(parameter.device) if fused or field != "step" else value.clone()
+                for field, value in fields[name].items()
             }
 
 
 def prune(root: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints and what crashes left behind."""
+    """Delete all but the newest `keep` (at least 1) checkpoints and what crashes left behind."""
     for path in [*checkpoints(root)[:-keep], *root.glob(".step_*.tmp")]:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _cpu(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu").contiguous()
 
 
 def _digest(path: Path) -> str:

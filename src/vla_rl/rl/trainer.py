@@ -50,6 +50,10 @@ from vla_rl.seeds import check_use
 _GIB = 2**30
 
 
+class _OutOfTime(Exception):
+    """The wall limit was reached inside a wave or an update: finished episodes are on disk, weights are untouched."""
+
+
 class GrpoTrainer:
     """Runs GRPO steps until `steps` updates are done; see the module for what one step is.
 
@@ -65,7 +69,9 @@ class GrpoTrainer:
         max_replans: predicts of the longest possible episode, for the disk check.
         run_dir: an open `RunDir`; a run that it already holds is continued.
         evaluate: called with the number of updates done, before the first and after the last; returns an `Evaluation`.
-        max_wall_s: stop at the next safe point after this time; None for no limit.
+        max_wall_s: stop at the next safe point after this time: between two rounds of a wave, whose finished episodes
+            the next launch takes from disk, or between micro-batches of an update, which is then repeated. None for no
+            limit.
         on_event: told of everything that happens.
 
     Raises:
@@ -128,9 +134,13 @@ class GrpoTrainer:
         for step in range(done + 1, self.steps + 1):
             if self._out_of_time():
                 return self._end(step - 1, finished=False)
-            wave = self._collect(step)
-            terms, advantages = self._price(wave)
-            update, update_s = self._update(step, wave, advantages)
+            try:
+                wave = self._collect(step)
+                terms, advantages = self._price(wave)
+                update, update_s = self._update(step, wave, advantages)
+            except _OutOfTime:
+                self.optimizer.zero_grad(set_to_none=True)
+                return self._end(step - 1, finished=False)
             self._record(step, wave, terms, advantages, update, update_s)
         if self._out_of_time():
             return self._end(self.steps, finished=False)
@@ -285,7 +295,7 @@ class GrpoTrainer:
                 store.delete_wave(store.wave_dir(self.run_dir.path, past))
 
     def _end(self, step: int, *, finished: bool) -> Outcome:
-        reason = "all steps done" if finished else f"run.max_wall_s = {self.max_wall_s:g} s reached"
+        reason = "all steps done" if finished else "run.max_wall_s is reached"
         self._phase = "finished" if finished else "stopped"
         self.run_dir.heartbeat(self._state(step), force=True)
         self.on_event(events.RunEnded(step, finished, reason))
@@ -300,6 +310,8 @@ class GrpoTrainer:
             progress = {"done": event.done, "total": event.total}
         self.run_dir.heartbeat({**self._state(step), **progress})
         self.on_event(event)
+        if progress and progress["done"] < progress["total"] and self._out_of_time():
+            raise _OutOfTime
 
     def _state(self, step: int) -> dict[str, Any]:
         return {"step": step, "steps": self.steps, "phase": self._phase, "device_s": self._device_s()}

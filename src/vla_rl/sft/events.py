@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from vla_rl.rollout.events import Event
 
@@ -39,6 +40,15 @@ class SftLogged(Event):
     lr: float
     rows_per_s: float
     wall_s: float
+
+
+@dataclass(frozen=True)
+class SftEvaluated(Event):
+    """The policy was evaluated after `step` of `steps` updates; `row` is its line of `eval.jsonl`."""
+
+    step: int
+    steps: int
+    row: dict[str, Any]
 
 
 @dataclass(frozen=True)

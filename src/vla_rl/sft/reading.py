@@ -41,6 +41,7 @@ class DemoDataset:
         state_deg, action_deg: float32 [N, 6], joints in the order of `JOINTS`.
         taught_N: bool [N]; True everywhere if the dataset does not say.
         episode_N: int64 [N], ascending.
+        seeds: environment seeds of its episodes, empty if it does not say.
         scene: `protocol`, `scene_hash` and `look` it was recorded in, or None if it does not say.
     """
 
@@ -51,6 +52,7 @@ class DemoDataset:
     action_deg: np.ndarray
     taught_N: np.ndarray
     episode_N: np.ndarray
+    seeds: tuple[int, ...]
     scene: dict[str, Any] | None
 
     def __len__(self) -> int:
@@ -97,8 +99,8 @@ def open_dataset(root: Path) -> DemoDataset:
     if len(columns) != info["total_frames"]:
         what = f"info.json tells of {info['total_frames']} frames, the files hold {len(columns)}"
         raise IntegrityError(what, where=str(root), remedy="fetch it again, or " + RE_RECORD)
-    if "seed" in optional:
-        _check_seeds(root, np.unique(columns["seed"].to_numpy()))
+    seeds = tuple(map(int, np.unique(columns["seed"].to_numpy()))) if "seed" in optional else ()
+    _check_seeds(root, seeds)
     taught = columns["taught"].to_numpy() if "taught" in optional else np.ones(len(columns), bool)
     return DemoDataset(
         root=root,
@@ -108,6 +110,7 @@ def open_dataset(root: Path) -> DemoDataset:
         action_deg=joints[lerobot.ACTION],
         taught_N=taught.astype(bool),
         episode_N=columns["episode_index"].to_numpy(),
+        seeds=seeds,
         scene=_scene(root),
     )
 
@@ -176,9 +179,9 @@ def _joint_order(root: Path, features: Mapping[str, Any], column: str) -> list[i
     return [plain.index(joint) for joint in JOINTS]
 
 
-def _check_seeds(root: Path, seeds: Sequence[int] | np.ndarray) -> None:
+def _check_seeds(root: Path, seeds: Sequence[int]) -> None:
     """A state that policies are judged on must not be learned from, wherever the dataset comes from."""
-    held_out = [int(seed) for seed in seeds if not any(is_open(int(seed), use) for use in ("demos", "train"))]
+    held_out = [seed for seed in seeds if not any(is_open(seed, use) for use in ("demos", "train"))]
     if held_out:
         raise ConfigError(
             f"the dataset holds frames of seed {held_out[0]}, which is open neither to demonstrations nor to training",

@@ -1,11 +1,11 @@
 """Supervised fine-tuning of a policy on demonstrated action tokens; reads from top to bottom.
 
-In: a policy, training rows and settings. Out: `policy/` (the final one), `policy_step_NNNNNN/` (extra ones),
-`sft.jsonl` and resume points. The batch and the augmentation of step k are a function of (seed, k) alone, so a resumed
-run repeats an unbroken one: bit for bit on the CPU. Weights and optimiser stay in float32; a GPU computes under bf16
-autocast. Evaluation of what was trained is not done here.
+In: a policy, training rows, settings, and a callable that evaluates. Out: `policy/` (the final one),
+`policy_step_NNNNNN/` (extra ones), `sft.jsonl`, `eval.jsonl` and resume points. The batch and the augmentation of step
+k are a function of (seed, k) alone, so a resumed run repeats an unbroken one: bit for bit on the CPU. Weights and
+optimiser stay in float32, in mixed precision too. How a policy is evaluated is not known here.
 
-Shapes: R rows, C cameras, T tokens, V bins, J joints.
+Shapes: R rows, T tokens, V bins.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,18 @@ from torch import Tensor
 
 from vla_rl.errors import StoppedRun, UsageError
 from vla_rl.policy.policy import VlaPolicy
+from vla_rl.rl import checkpoint as ckpt
 from vla_rl.rollout.events import OnEvent
-from vla_rl.rollout.files import append_jsonl, repair_jsonl
-from vla_rl.seeds import stream
-from vla_rl.sft.augment import draw_offsets, jitter_state, shift_frames
-from vla_rl.sft.checkpoint import checkpoints, load_checkpoint, optimizer_tensors, restore_optimizer, save_checkpoint
+from vla_rl.rollout.files import append_jsonl, read_jsonl, repair_jsonl
+from vla_rl.sft.average import WeightAverage
+from vla_rl.sft.batches import Batches
 from vla_rl.sft.dataset import TrainingRows
-from vla_rl.sft.events import PolicySaved, SftLogged, SftStopped
-from vla_rl.sft.objective import labels, token_accuracy, token_cross_entropy
+from vla_rl.sft.events import PolicySaved, SftEvaluated, SftLogged, SftStopped
+from vla_rl.sft.objective import token_accuracy, token_cross_entropy
+from vla_rl.sft.optimiser import adamw, learning_rate
 
-LOG_FILE = "sft.jsonl"
-FINAL_LR_SHARE = 0.03
+LOG_FILE, EVAL_FILE, RESUME = "sft.jsonl", "eval.jsonl", "resume"
+AVERAGE = "average"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class SftResult:
     """How a call of `SftTrainer.run` ended.
 
     Attributes:
-        step: updates done so far; `complete` when that is all of them.
+        step: updates done so far.
+        complete: all of them are done and evaluated, and the final policy is written.
         policy_dir: the final policy, once complete.
         loss: mean loss of the last log row (nats per token), None before the first.
         wall_s: wall time of this call.
@@ -65,12 +67,17 @@ class SftTrainer:
         steps, batch_rows: updates and rows per update.
         lr, warmup_steps, beta1, beta2, weight_decay, grad_clip: AdamW; decay on matrices only; `lr` is the peak.
         shift_px, state_jitter_bins: augmentation.
+        ema: decay of the averaged weights (`average`), which are then what is saved and evaluated; 0 for none.
+        precision: of the forward pass: ``float32``, ``bfloat16`` (mixed), or ``auto``: mixed on a GPU.
         save_at: updates after which an extra policy directory is written.
+        eval_every: updates between evaluations; the first is before all updates, the last after them. 0 for none.
+        evaluate: called with the number of updates done while the policy holds the weights in question; returns a row
+            for `eval.jsonl`, to which `step` and `wall_s` are added.
         log_every: updates per log row.
         checkpoint_every_s: seconds between resume points.
         compile: compile the forward pass (worth it on a GPU from some hundred updates on).
         max_wall_s: stop cleanly after this many seconds, or None.
-        on_event: gets `SftLogged`, `PolicySaved`, `SftStopped`.
+        on_event: gets `SftLogged`, `SftEvaluated`, `PolicySaved`, `SftStopped`.
     """
 
     def __init__(
@@ -90,37 +97,39 @@ class SftTrainer:
         grad_clip: float,
         shift_px: int,
         state_jitter_bins: int,
+        ema: float,
+        precision: str,
         save_at: Sequence[int],
+        eval_every: int,
         log_every: int,
         checkpoint_every_s: float,
         compile: bool,
         max_wall_s: float | None,
         on_event: OnEvent,
+        evaluate: Callable[[int], dict[str, Any]] | None = None,
     ) -> None:
-        settings = {
-            "seed": seed, "steps": steps, "batch_rows": batch_rows, "lr": lr, "warmup_steps": warmup_steps,
-            "betas": [beta1, beta2], "weight_decay": weight_decay, "grad_clip": grad_clip, "shift_px": shift_px,
-            "state_jitter_bins": state_jitter_bins, "log_every": log_every,
-        }  # fmt: skip
-        self.identity = {**settings, "data": rows.digest}
         late = [step for step in save_at if not 0 < step <= steps]
         if late:
             raise UsageError(f"step {late[0]} is not one of the {steps} steps", where="sft.save_at")
-        self.policy, self.rows, self.run_dir, self.seed = policy, rows, run_dir, seed
-        self.steps, self.batch_rows, self.lr, self.warmup_steps, self.grad_clip = (
-            steps,
-            batch_rows,
-            lr,
-            warmup_steps,
-            grad_clip,
-        )
-        self.shift_px, self.state_jitter_bins = shift_px, state_jitter_bins
+        if eval_every and evaluate is None:
+            raise UsageError("there is nothing to evaluate with", where="sft.eval_every", remedy="give evaluate")
+        cuda = rows.device.type == "cuda"
+        self.mixed = precision == "bfloat16" or (precision == "auto" and cuda)
+        self.identity = {
+            "seed": seed, "steps": steps, "batch_rows": batch_rows, "lr": lr, "warmup_steps": warmup_steps,
+            "betas": [beta1, beta2], "weight_decay": weight_decay, "grad_clip": grad_clip, "shift_px": shift_px,
+            "state_jitter_bins": state_jitter_bins, "ema": ema, "mixed precision": self.mixed, "log_every": log_every,
+            "data": rows.digest,
+        }  # fmt: skip
+        self.policy, self.run_dir, self.device, self.steps = policy, run_dir, rows.device, steps
+        self.lr, self.warmup_steps, self.grad_clip = lr, warmup_steps, grad_clip
         self.save_at, self.log_every, self.checkpoint_every_s = frozenset(save_at), log_every, checkpoint_every_s
+        self.eval_every, self.evaluate = eval_every, evaluate
         self.max_wall_s, self.on_event = max_wall_s, on_event
-        self.device = rows.device
+        self.batches = Batches(rows, seed, batch_rows, shift_px, state_jitter_bins)
         self.parameters = dict(policy.model.named_parameters())
-        self.names = {parameter: name for name, parameter in self.parameters.items()}
-        self.optimizer = _adamw(self.parameters, lr, (beta1, beta2), weight_decay, fused=self.device.type == "cuda")
+        self.optimizer = adamw(self.parameters.values(), lr, (beta1, beta2), weight_decay, fused=cuda)
+        self.average = WeightAverage(self.parameters, ema)
         self.logits = torch.compile(policy.logits) if compile else policy.logits
         self.step = 0
         self.window: list[tuple[Tensor, ...]] = []  # (loss, accuracy, gradient norm) since the last log row
@@ -138,11 +147,14 @@ class SftTrainer:
         self._restore()
         self.policy.model.requires_grad_(True)
         saved_at = time.monotonic()
-        while self.step < self.steps:
+        while self.step < self.steps or self._evaluation_due():
             if self.max_wall_s is not None and time.monotonic() - self.started > self.max_wall_s:
                 self._checkpoint()
                 self.on_event(SftStopped(self.step, self.steps, str(self.run_dir)))
                 return self._result(None)
+            if self._evaluation_due():
+                self._evaluate()
+                continue
             self.window.append(self._update())
             self.step += 1
             if self.step % self.log_every == 0 or self.step == self.steps:
@@ -155,34 +167,35 @@ class SftTrainer:
         return self._result(self._save_policy("policy"))
 
     def _update(self) -> tuple[Tensor, ...]:
-        frames, state_bins_RJ, bins_RT, labels_RT = self._batch()
+        batch = self.batches.of_step(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.step, self.steps, self.lr, self.warmup_steps)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            logits_RTV = self.logits(frames, state_bins_RJ, bins_RT)
-        loss = token_cross_entropy(logits_RTV, labels_RT)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
+            logits_RTV = self.logits(batch.frames, batch.state_bins_RJ, batch.bins_RT)
+        loss = token_cross_entropy(logits_RTV, batch.labels_RT)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.grad_clip)
         self.optimizer.step()
-        return loss.detach(), token_accuracy(logits_RTV.detach(), labels_RT), norm
+        self.average.update(self.step)
+        return loss.detach(), token_accuracy(logits_RTV.detach(), batch.labels_RT), norm
 
-    def _batch(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        rng = stream("sft-batch", self.seed, self.step)
-        row_R = self.rows.usable[rng.integers(len(self.rows.usable), size=self.batch_rows)]
-        index_R = torch.from_numpy(row_R).to(self.device)
-        frames = self.rows.frames.gather(row_R)
-        state_bins_RJ = self.rows.state_bins_NJ[index_R]
-        offsets = draw_offsets(
-            rng, rows=self.batch_rows, cameras=frames.shape[1], joints=state_bins_RJ.shape[1],
-            shift_px=self.shift_px, jitter_bins=self.state_jitter_bins,
-        )  # fmt: skip
-        if self.shift_px:
-            frames = shift_frames(frames, offsets.shift_RC2.to(self.device))
-        if self.state_jitter_bins:
-            state_bins_RJ = jitter_state(state_bins_RJ, offsets.jitter_RJ.to(self.device))
-        bins_RT = self.rows.bins_NT[index_R]
-        return frames, state_bins_RJ, bins_RT, labels(bins_RT, self.rows.length_N[index_R])
+    def _evaluation_due(self) -> bool:
+        """Before the first update, on the cadence and after the last one, unless it is on record."""
+        if not self.eval_every or (self.step % self.eval_every and self.step != self.steps):
+            return False
+        return self.step not in self.evaluated
+
+    def _evaluate(self) -> None:
+        assert self.evaluate is not None
+        started = time.monotonic()
+        with self.average.in_place():
+            row = self.evaluate(self.step)
+        wall_s = time.monotonic() - started
+        append_jsonl(self.run_dir / EVAL_FILE, [{"step": self.step, **row, "wall_s": wall_s}])
+        self.evaluated.add(self.step)
+        self.logged_at += wall_s  # rows a second are those of training
+        self.on_event(SftEvaluated(self.step, self.steps, row))
 
     # ------------------------------------------------------------------------------------------------ what is written
     def _log(self) -> None:
@@ -194,10 +207,11 @@ class SftTrainer:
                 remedy="lower sft.lr or lengthen sft.warmup_steps",
             )
         now = time.monotonic()
+        rows_per_s = len(self.window) * self.batches.size / max(now - self.logged_at, 1e-9)
         event = SftLogged(
             step=self.step, steps=self.steps, loss=loss, accuracy=accuracy, grad_norm=norm,
             lr=learning_rate(self.step - 1, self.steps, self.lr, self.warmup_steps),
-            rows_per_s=len(self.window) * self.batch_rows / max(now - self.logged_at, 1e-9), wall_s=now - self.started,
+            rows_per_s=rows_per_s, wall_s=now - self.started,
         )  # fmt: skip
         append_jsonl(self.run_dir / LOG_FILE, [vars(event)])
         self.on_event(event)
@@ -206,59 +220,42 @@ class SftTrainer:
     def _save_policy(self, name: str) -> Path:
         final, temporary = self.run_dir / name, self.run_dir / f".{name}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
-        self.policy.save(temporary)
+        with self.average.in_place():
+            self.policy.save(temporary)
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
         self.on_event(PolicySaved(self.step, str(final)))
         return final
 
     def _checkpoint(self) -> None:
-        tensors = {f"weight/{name}": p for name, p in self.parameters.items()} | optimizer_tensors(
-            self.optimizer, self.names
-        )
-        window = [[float(value) for value in values] for values in self.window]
-        save_checkpoint(
-            self.run_dir, self.step, tensors, {"identity": self.identity, "window": window, "last_loss": self.last_loss}
-        )
+        root, window = self.run_dir / RESUME, [[float(value) for value in values] for values in self.window]
+        state = {"identity": self.identity, "window": window, "last_loss": self.last_loss}
+        extra = {AVERAGE: packed} if (packed := self.average.packed()) else {}
+        parameters = list(self.parameters.items())
+        ckpt.save_checkpoint(root, self.step, parameters, self.optimizer, state, extra=extra)
+        ckpt.prune(root, keep=1)
 
     def _restore(self) -> None:
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        found = checkpoints(self.run_dir)
-        if found:
-            tensors, state = load_checkpoint(found[-1])
-            changed = [k for k, v in self.identity.items() if state["identity"].get(k) != v]
+        if found := ckpt.checkpoints(self.run_dir / RESUME):
+            loaded = ckpt.load_checkpoint(found[-1])
+            changed = [k for k, v in self.identity.items() if loaded.state["identity"].get(k) != v]
             if changed:
                 raise UsageError(
                     f"the stopped run was made with another {', '.join(changed)}",
                     where=str(found[-1]),
                     remedy="repeat its settings to continue it, or name a new directory",
                 )
-            with torch.no_grad():
-                for name, parameter in self.parameters.items():
-                    parameter.copy_(tensors[f"weight/{name}"])
-            restore_optimizer(self.optimizer, self.names, tensors)
-            self.step, self.last_loss = state["step"], state["last_loss"]
+            ckpt.restore(loaded, list(self.parameters.items()), self.optimizer)
+            self.average.restore(loaded.extra.get(AVERAGE, {}))
+            self.step, self.last_loss = loaded.step, loaded.state["last_loss"]
             self.window = [
-                tuple(torch.tensor(value, device=self.device) for value in values) for values in state["window"]
+                tuple(torch.tensor(value, device=self.device) for value in values) for values in loaded.state["window"]
             ]
-        repair_jsonl(self.run_dir / LOG_FILE, lambda row: row["step"] <= self.step)
+        for name in (LOG_FILE, EVAL_FILE):
+            repair_jsonl(self.run_dir / name, lambda row: row["step"] <= self.step)
+        self.evaluated = {row["step"] for row in read_jsonl(self.run_dir / EVAL_FILE)}
 
     def _result(self, policy_dir: Path | None) -> SftResult:
-        return SftResult(
-            self.step, self.step == self.steps, policy_dir, self.last_loss, time.monotonic() - self.started
-        )
-
-
-def learning_rate(step: int, steps: int, peak: float, warmup_steps: int) -> float:
-    """Rate of update `step` (from 0): cosine from `peak` to 3 % of it over `steps`, times a linear warm-up."""
-    decay = FINAL_LR_SHARE + (1 - FINAL_LR_SHARE) * (1 + math.cos(math.pi * step / steps)) / 2
-    return peak * decay * min(1.0, (step + 1) / max(1, warmup_steps))
-
-
-def _adamw(
-    parameters: dict[str, Any], lr: float, betas: tuple[float, float], decay: float, *, fused: bool
-) -> torch.optim.AdamW:
-    matrices = [p for p in parameters.values() if p.ndim >= 2]
-    vectors = [p for p in parameters.values() if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=fused)
+        wall_s = time.monotonic() - self.started
+        return SftResult(self.step, policy_dir is not None, policy_dir, self.last_loss, wall_s)

@@ -71,10 +71,19 @@ def simplify(path: Path) -> Mesh:
     """A light version of one STL file.
 
     A mesh that is no closed manifold is returned as it is (vertices merged). Deterministic.
-    """
-    import manifold3d
-    import trimesh
 
+    Raises:
+        MachineError: the libraries for it were left out of this installation.
+    """
+    try:
+        import manifold3d
+        import trimesh
+    except ImportError as error:
+        raise MachineError(
+            f"{path.name} has no simplified version here, and {error.name} is missing to make one",
+            where=str(paths.packaged_meshes()),
+            remedy="pip install manifold3d trimesh, or copy the cache of a machine that has them (VLA_RL_CACHE)",
+        ) from error
     raw = trimesh.load_mesh(path, process=False)
     raw.merge_vertices()
     vertices_V3, faces_F3 = np.asarray(raw.vertices, np.float32), np.asarray(raw.faces, np.int32)
@@ -121,14 +130,15 @@ def _write(path: Path, meshes: dict[str, Mesh]) -> None:
 
 
 def light_meshes(names: tuple[str, ...]) -> dict[str, Mesh]:
-    """Simplified versions of the robot's STL files `names` (without ``.stl``), from the cache or made now (about 2 s).
+    """Simplified versions of the robot's STL files `names` (without ``.stl``): packaged, cached, or made now (2 s).
 
     Safe with concurrent processes: the work may be done twice, the result is the same and replaced atomically. A cache
     that cannot be written costs the work every time, nothing else.
     """
     path = cache_file(names)
-    if (meshes := _read(path, names)) is not None:
-        return meshes
+    for place in (paths.packaged_meshes() / path.name, path):
+        if (meshes := _read(place, names)) is not None:
+            return meshes
     meshes = {name: simplify(robot_dir() / "assets" / f"{name}.stl") for name in names}
     try:
         _write(path, meshes)

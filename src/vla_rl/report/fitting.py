@@ -1,0 +1,78 @@
+"""What supervised training shows: progress from its events, and the learning curve from its files.
+
+In: events, and a run directory. Out: lines and bars on the terminal, and a table with a row an evaluation. Figures are
+left to whoever reads `sft.jsonl` and `eval.jsonl`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from vla_rl.report.progress import ProgressView
+from vla_rl.report.tables import number
+from vla_rl.rollout.events import EpisodeRestarted, Event, PredictRound, WorkerReplaced
+from vla_rl.rollout.files import read_jsonl
+from vla_rl.sft.events import PolicySaved, SftEvaluated, SftLogged, SftStopped
+
+UNIT = "evaluation"
+
+
+class FittingView:
+    """Turns the events of a training into progress.
+
+    Args:
+        view: where to show them.
+    """
+
+    def __init__(self, view: ProgressView) -> None:
+        self._view, self.say = view, view.say
+
+    def decoding(self, done: int, total: int) -> None:
+        """`done` of `total` windows have their pictures."""
+        self._view.advance("decoding", done, total, "windows")
+
+    def on_event(self, event: Event) -> None:
+        """Handle one event; unknown ones are ignored."""
+        match event:
+            case SftLogged():
+                self._view.advance("fine-tuning", event.step, event.steps, "steps")
+                self.say(f"step {event.step}: loss {event.loss:.3f}, {event.rows_per_s:.0f} rows/s")
+            case PredictRound():
+                self._view.advance(UNIT, event.done, event.total, "episodes")
+            case SftEvaluated():
+                self.say(f"step {event.step}: {event.row['successes']}/{event.row['trials']} successes")
+            case PolicySaved():
+                self.say(f"step {event.step}: policy in {event.path}")
+            case SftStopped():
+                self.say(f"stopped at step {event.step}; continue with vla-rl sft run.resume={event.run_dir}")
+            case EpisodeRestarted():
+                self.say(f"episode {event.episode_id} is redone ({event.faults} faults of its own): {event.reason}")
+            case WorkerReplaced():
+                self.say(f"{event.worker} was replaced: {event.reason}")
+
+
+def curve(directory: Path) -> Table | None:
+    """The learning curve: each evaluation beside the last loss logged before it; None without evaluations."""
+    evaluations, log = read_jsonl(directory / "eval.jsonl"), read_jsonl(directory / "sft.jsonl")
+    if not evaluations:
+        return None
+    first = evaluations[0]
+    title = f"Learning curve, temperature {first['temperature']:g}, {first['trials']} seeds"
+    table = Table(title=title, title_justify="left")
+    for heading in ("step", "loss", "token accuracy", "success", "95 % interval", "touched", "pinched", "reward, cm"):
+        table.add_column(heading, justify="right")
+    for row in evaluations:
+        logged = next((entry for entry in reversed(log) if entry["step"] <= row["step"]), {})
+        table.add_row(
+            str(row["step"]),
+            number(logged.get("loss"), ".3f"),
+            number(logged.get("accuracy"), ".3f"),
+            f"{row['successes']}/{row['trials']}",
+            f"[{row['success_low']:.2f}, {row['success_high']:.2f}]",
+            str(row["touched"]),
+            str(row["pinched"]),
+            number(row["reward_mean"], "+.2f"),
+        )
+    return table
