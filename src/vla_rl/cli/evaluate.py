@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vla_rl.cli.options import parse, print_json
-from vla_rl.cli.startup import check_unused, new_run_dir, prepare_torch
+from vla_rl.cli.startup import claim_directory, new_run_dir, prepare_torch
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import EvalConfig, EvalJobConfig
@@ -67,18 +68,16 @@ def run(argv: Sequence[str]) -> int:
     job, settings = reader.section("run", EvalJobConfig), reader.section("eval", EvalConfig)
     plan = _plan(settings, options.flags["video"])
     directory = Path(job.dir or new_run_dir("eval"))
-    check_unused(directory)
     require_rendering()
-    with ProgressView() as view:
+    with _claimed(directory), ProgressView() as view:
 
         def on_event(event: Event) -> None:
             if isinstance(event, PredictRound):
                 view.advance("evaluation", event.done, event.total, "episodes")
 
         played = _play(reader, job, settings, plan, on_event)
-        directory.mkdir(parents=True, exist_ok=True)
         write_atomic(directory / "config.json", dump_json(reader.tree, indent=1).encode())
-        record = _record(played.result)
+        record = _record(played.result, settings.frames)
         _write(directory, record)  # before anything that comes after can fail
         title = f"{reader.tree['policy'].get('checkpoint', 'scripted expert')}, {settings.frames} frames"
         _draw_sheet(directory, record, played, f"{title}, seeds {settings.seeds}")
@@ -89,6 +88,18 @@ def run(argv: Sequence[str]) -> int:
         else:
             _show(view, directory, record, title)
     return 0
+
+
+@contextmanager
+def _claimed(directory: Path) -> Iterator[None]:
+    """The directory of the record, there before the first episode; it goes again if nothing was written into it."""
+    claim_directory(directory)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            directory.rmdir()
+        raise
 
 
 def _plan(settings: EvalConfig, video: str | None) -> Plan:
@@ -110,7 +121,7 @@ def _plan(settings: EvalConfig, video: str | None) -> Plan:
 
 def _play(reader: ConfigReader, job: EvalJobConfig, settings: EvalConfig, plan: Plan, on_event: OnEvent) -> Played:
     if "workers" in reader.tree["policy"]:
-        return _play_expert(reader, plan, on_event)
+        return _play_expert(reader, settings, plan, on_event)
     from vla_rl.evals.heldout import ForeignFrames, evaluate
     from vla_rl.evals.looks import EpisodeWatcher
     from vla_rl.evals.scene import scene_facts
@@ -137,10 +148,14 @@ def _play(reader: ConfigReader, job: EvalJobConfig, settings: EvalConfig, plan: 
     return Played(result, watcher.looks, tuple(watcher.recording(seed, metrics[seed]) for seed in plan.recorded))
 
 
-def _play_expert(reader: ConfigReader, plan: Plan, on_event: OnEvent) -> Played:
+def _play_expert(reader: ConfigReader, settings: EvalConfig, plan: Plan, on_event: OnEvent) -> Played:
     from vla_rl.evals.heldout import EvalResult
     from vla_rl.evals.summary import summarise
 
+    if settings.frames != "own":
+        raise ConfigError(
+            "the scripted expert looks at no pictures", where="eval.frames", remedy="leave eval.frames away"
+        )
     expert = reader.component("policy", env_spec=reader.component_spec("sim"), plugins=reader.plugins)
     reader.check_overrides_consumed()
     total = len(plan.seeds)
@@ -153,10 +168,10 @@ def _play_expert(reader: ConfigReader, plan: Plan, on_event: OnEvent) -> Played:
     return Played(EvalResult(summary, episodes, rewards), looks, tuple(recordings[seed] for seed in plan.recorded))
 
 
-def _record(result: EvalResult) -> dict[str, Any]:
+def _record(result: EvalResult, frames: str) -> dict[str, Any]:
     """What `eval.json` holds and --json prints."""
     episodes = [_episode(episode, result.rewards[episode.spec.seed]) for episode in result.episodes]
-    summary = {**result.summary, "filmed": 0, "frozen": None}
+    summary = {**result.summary, "frames": frames, "filmed": 0, "frozen": None}
     return {"summary": summary, "episodes": episodes, "files": {"record": RECORD, "videos": []}}
 
 
