@@ -24,11 +24,23 @@ def test_ranges_are_inclusive_and_order_is_kept():
     assert parse_seeds(300) == (300,)
 
 
-@pytest.mark.parametrize("text", ["", "a", "3-", "-3", "5-2", "1,1", "1-3,2", "1;2", "1.5"])
+@pytest.mark.parametrize("text", ["", "a", "3-", "-3", "5-2", "1,1", "1-3,2", "1;2", "1.5", "²", "1-²"])
 def test_anything_else_is_refused_with_the_text_named(text):
     with pytest.raises(ConfigError) as error:
         parse_seeds(text)
     assert repr(text) in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["0-99999999999", "2147483648", "0-1000000", "0-999999,1000000"])
+def test_a_mistyped_range_is_refused_before_it_fills_the_memory(text):
+    with pytest.raises(ConfigError, match=r"1,000,000 seeds"):
+        parse_seeds(text)
+    assert parse_seeds("2147483647") == (2147483647,) and len(parse_seeds("0-999999")) == 10**6
+
+
+def test_a_seed_listed_twice_in_a_long_list_is_found_at_once():
+    with pytest.raises(ConfigError, match="seed 5 is listed twice"):
+        parse_seeds("0-199999,5")
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=30, unique=True))

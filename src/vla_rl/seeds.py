@@ -8,12 +8,16 @@ decided here.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from vla_rl.errors import ConfigError
+
+# A mistyped range must not fill the memory before its band is looked at.
+MAX_SEED, MAX_SEEDS = 2**31 - 1, 1_000_000
 
 
 def stream(purpose: str, *key: int) -> np.random.Generator:
@@ -34,12 +38,13 @@ def parse_seeds(text: str | int) -> tuple[int, ...]:
     """``"0-3,10"`` -> ``(0, 1, 2, 3, 10)``; inclusive ranges, order kept.
 
     Raises:
-        ConfigError: on anything else, an empty list, a descending range or a seed given twice.
+        ConfigError: on anything else, an empty list, a descending range, a seed given twice, above `MAX_SEED`, or more
+            than `MAX_SEEDS` of them.
     """
     seeds: list[int] = []
     for part in str(text).split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if not _is_number(first) or (dash and not _is_number(last)):
             raise ConfigError(
                 f"{part.strip()!r} is no seed and no range of seeds",
                 where=f"seed text {str(text)!r}",
@@ -48,11 +53,23 @@ def parse_seeds(text: str | int) -> tuple[int, ...]:
         stop = int(last) if dash else int(first)
         if stop < int(first):
             raise ConfigError(f"the range {part.strip()} runs backwards", where=f"seed text {str(text)!r}")
+        count = stop + 1 - int(first)
+        if stop > MAX_SEED or len(seeds) + count > MAX_SEEDS:
+            raise ConfigError(
+                f"{part.strip()} goes beyond the largest seed or makes more than {MAX_SEEDS:,} seeds",
+                where=f"seed text {str(text)!r}",
+                remedy=f"name at most {MAX_SEEDS:,} seeds, none above {MAX_SEED}",
+            )
         seeds.extend(range(int(first), stop + 1))
-    repeated = sorted({seed for seed in seeds if seeds.count(seed) > 1}) if len(set(seeds)) < len(seeds) else []
+    repeated = [seed for seed, times in Counter(seeds).items() if times > 1]
     if repeated:
-        raise ConfigError(f"seed {repeated[0]} is listed twice", where=f"seed text {str(text)!r}")
+        raise ConfigError(f"seed {min(repeated)} is listed twice", where=f"seed text {str(text)!r}")
     return tuple(seeds)
+
+
+def _is_number(text: str) -> bool:
+    """Plain digits; `str.isdigit` alone also takes superscripts, which `int` cannot read."""
+    return text.isascii() and text.isdigit()
 
 
 def format_seeds(seeds: Sequence[int]) -> str:
@@ -87,7 +104,7 @@ BANDS: tuple[Band, ...] = (
     Band(10000, 10199, frozenset({"eval"}), "confirmatory reads of our own registrations"),
     Band(100000, 199999, frozenset({"demos"}), "demonstrations"),
     Band(200000, 599999, frozenset({"train"}), "GRPO training streams"),
-    Band(700000, 2**31 - 1, frozenset({"eval"}), "reserved for outside evaluation"),
+    Band(700000, MAX_SEED, frozenset({"eval"}), "outside evaluation"),
 )
 
 

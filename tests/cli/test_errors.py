@@ -29,6 +29,7 @@ def vla_rl(*arguments, **environment):
         (["eval", "eval.frames=white"], "own, foreign, black"),
         (["eval", "eval.frames=foreign", "eval.seeds=300"], "two seeds"),
         (["eval", "policy=expert", "sampler.batch_rows=3"], "sampler.batch_rows"),
+        (["eval", "policy=expert", "eval.frames=foreign"], "looks at no pictures"),
         (["eval", "eval.seeds=300-301", "--video", "302"], "302 is not evaluated"),
         (["eval", "--video", "first"], "'first' is no seed"),
         (["train", "eval.traces=true"], "eval.traces"),
@@ -50,6 +51,19 @@ def test_a_mistake_is_named_with_its_remedy(tmp_path, arguments, expected):
     assert done.returncode == 2, done.stderr
     assert expected in done.stderr and "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", [("eval", "policy=expert", "eval.seeds=300"), ("demos", "demos.seeds=100000")])
+def test_a_directory_that_cannot_be_made_is_named_before_anything_is_computed(tmp_path, arguments):
+    (tmp_path / "file").write_text("")
+    done = vla_rl(*arguments, f"run.dir={tmp_path / 'file' / 'out'}")
+    assert done.returncode == 2 and "cannot be created: Not a directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_evaluation_that_cannot_begin_leaves_no_directory(tmp_path):
+    done = vla_rl("eval", "policy=expert", "eval.seeds=300", "sim.chunk_ticks=10", f"run.dir={tmp_path / 'out'}")
+    assert done.returncode == 2 and not (tmp_path / "out").exists()
 
 
 # Hides every GL library from ctypes in this process and its children, as on a bare machine.

@@ -27,6 +27,9 @@ def test_a_mistyped_key_names_its_nearest_match():
     assert "did you mean geometry.seeds?" in mistake("geometry.seds=3")
     assert "did you mean reward.success_bonus?" in mistake("reward.success_bonu=3")
     assert "did you mean reward?" in mistake("rewrd=v1")
+    of_another_option = mistake("pool=serial", "pool.workers=2")
+    assert "the chosen option of pool has no key 'pool.workers'" in of_another_option
+    assert "did you mean" not in of_another_option and "processes, serial" in of_another_option
 
 
 def test_an_unknown_group_option_lists_the_options():
@@ -56,6 +59,11 @@ def test_seeds_with_commas_need_no_quotes():
 
 def test_every_missing_value_is_listed():
     assert "sft.demos" in mistake(primary="sft")
+
+
+def test_a_value_of_the_wrong_type_points_to_the_keys_of_its_own_command():
+    assert "`vla-rl train --help-keys`" in mistake("run.seed=abc")
+    assert "`vla-rl demos --help-keys`" in mistake("demos.noise_deg=[a]", primary="demos")
 
 
 def test_every_option_of_every_group_composes_and_is_plain_json():

@@ -219,6 +219,11 @@ def test_it_says_why_it_gives_up(env: BoatToDisk) -> None:
     assert episode.ok and episode.fail is None
 
 
+def test_it_has_no_more_ticks_than_a_policy(make_env: MakeEnv) -> None:
+    episode = run(make_env(max_ticks=40, image_px=32), 300)
+    assert (episode.metrics.ticks, episode.ok, episode.fail) == (40, False, "too long")
+
+
 @pytest.mark.parametrize("protocol", ["sim100", "sim100b-spawn2", "sim100-spawn2", "sim100b-35ms"])
 def test_it_adapts_to_other_servos_homes_and_spawns(make_env: MakeEnv, protocol: str) -> None:
     env = make_env(protocol=protocol, terminate_on="never")

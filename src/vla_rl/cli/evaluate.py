@@ -123,6 +123,10 @@ def _play(
     on_event: OnEvent,
 ) -> Played:
     if "workers" in reader.tree["policy"]:
+        if settings.frames != "own":
+            raise ConfigError(
+                "the scripted expert looks at no pictures", where="eval.frames", remedy="leave eval.frames away"
+            )
         return _play_expert(reader, plan, directory, deadline, on_event)
     from vla_rl.evals.blind import view
     from vla_rl.evals.heldout import evaluate

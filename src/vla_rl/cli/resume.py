@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from vla_rl.cli.startup import check_unused
+from vla_rl.cli.startup import claim_directory
 from vla_rl.config.compose import compose
 from vla_rl.config.keys import check_values
 from vla_rl.config.reader import ConfigReader
@@ -64,11 +64,10 @@ def open_directory(reader: ConfigReader, directory: Path) -> Path:
     """The directory of a job that keeps its own records: created with its configuration, or the one to go on in.
 
     Raises:
-        UsageError: it is not empty and the job was not told to go on in it.
+        UsageError: it is not empty and the job was not told to go on in it, or it cannot be created.
     """
     if not reader.value("run.resume"):
-        check_unused(directory)
-        directory.mkdir(parents=True, exist_ok=True)
+        claim_directory(directory)
         write_atomic(directory / CONFIG, yaml.safe_dump(reader.tree, sort_keys=False, allow_unicode=True).encode())
     return directory
 

@@ -29,6 +29,22 @@ def check_unused(path: Path) -> None:
         )
 
 
+def claim_directory(path: Path) -> Path:
+    """Create an output directory, or take an empty one: before anything is computed for it.
+
+    Raises:
+        UsageError: it is not empty, or it cannot be created.
+    """
+    check_unused(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"the run directory cannot be created: {error.strerror}", where=str(path), remedy="name another run.dir"
+        ) from None
+    return path
+
+
 def prepare_torch(device: str, threads: int, seed: int) -> str:
     """Set threads, determinism and the global seed, and resolve the device.
 

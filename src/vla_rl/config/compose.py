@@ -127,7 +127,8 @@ def _translate(error: Exception, primary: str, overrides: Sequence[str]) -> Conf
     full = re.search(r"full_key: (\S+)", text)
     where = full.group(1) if full else next((o for o in overrides if o.split("=")[0] in text), f"conf/{primary}.yaml")
     what = re.split(r"\s+full_key:|\s+object_type=|\s+reference_type=", text)[0]
-    return ConfigError(what, where=where, remedy="see the key's type and help with `vla-rl train --help-keys`")
+    command = "train" if primary == "config" else primary
+    return ConfigError(what, where=where, remedy=f"see the key's type and help with `vla-rl {command} --help-keys`")
 
 
 def _nested_group(overrides: Sequence[str]) -> str | None:
@@ -157,6 +158,13 @@ def _unknown_option(text: str) -> ConfigError:
 
 def _unknown_key(key: str, primary: str) -> ConfigError:
     known = _known_keys(primary)
+    group = key.split(".")[0]
+    if key in known and (paths.conf_dir() / group).is_dir():
+        return ConfigError(
+            f"the chosen option of {group} has no key {key!r}",
+            where="command line",
+            remedy=f"leave it away, or choose the option of {group} that has it: {', '.join(options(group))}",
+        )
     sections = list(dict.fromkeys(k.split(".")[0] for k in known))
     close = get_close_matches(key, known if "." in key else sections, n=1, cutoff=0.5)
     if not close:

@@ -17,7 +17,6 @@ from vla_rl.sim.metrics import STRICT_TICKS, EpisodeMetrics, TickSample
 from vla_rl.sim.phases import Phase
 from vla_rl.sim.poses import Abandon
 
-MAX_TICKS = 900
 NOISE_MEMORY = 0.9
 PRECISE = 0.4  # share of the noise that is left while grasping and placing
 PRECISE_PHASES = (Phase.CLOSE, Phase.LIFT, Phase.LOWER, Phase.RELEASE, Phase.WITHDRAW)
@@ -167,7 +166,7 @@ class Recorder:
             MachineError: this machine cannot render.
         """
         tick, env = len(self._targets_deg), self._env
-        if tick >= MAX_TICKS:
+        if tick >= env.max_ticks:
             raise Abandon("too long")
         if phase in ANEW and self._phases and self._phases[-1] in GRASPED and self._targets_deg[-1][5] < SHUT_DEG:
             self._forget_attempt()

@@ -53,7 +53,8 @@ class ScriptedExpert:
     """Runs episodes in an environment that it is given.
 
     Args:
-        env: the size of its pictures is used; its own end of episode is not (the expert decides when it is done).
+        env: the size of its pictures and its `max_ticks` are used; `terminate_on` and `stop_hopeless` are not (the
+            expert decides when it is done).
     """
 
     def __init__(self, env: BoatToDisk) -> None:
