@@ -140,7 +140,9 @@ def test_sft_runs_and_policies_are_sources_too_and_anything_else_is_a_usage_erro
     for source, kind in ((sft, "sft-run"), (base, "policy"), ("bundled:boat_tiny", "policy")):
         done = vla_rl("export", source, tmp_path / f"out-{len(list(tmp_path.iterdir()))}", "--json")
         assert done.returncode == 0 and json.loads(done.out)["source"]["kind"] == kind, done.err
+    (sft / "config.yaml").unlink()
     for arguments in (
+        (sft,),
         (tmp_path / "sft" / "..",),
         (tmp_path / "nowhere",),
         (base, "--step", "1"),

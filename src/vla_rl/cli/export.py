@@ -76,7 +76,7 @@ def _source(options: argparse.Namespace) -> tuple[VlaPolicy, dict[str, Any]]:
     if trained:
         return _trained(directory, options.step, options.base)
     sft = directory / "policy"
-    if (sft / "config.json").is_file():
+    if (sft / "config.json").is_file() and (directory / "config.yaml").is_file():
         digest = hashlib.sha256((directory / "config.yaml").read_bytes()).hexdigest()
         facts = {"kind": "sft-run", "name": directory.resolve().name, "config_sha256": digest}
         return _checkpoint(str(sft), options), facts
