@@ -53,8 +53,8 @@ check-lerobot: gl ## the lerobot package, in an environment of its own, reads ou
 	@.venv-lerobot/bin/python tests/sft/check_with_lerobot.py check outputs/check-lerobot
 	@$(BIN)/python tests/sft/check_with_lerobot.py read outputs/check-lerobot
 
-bench: gl ## the benchmarks: ceilings, busy cores, lerobot-env-so101 if it is there; wants an idle machine
-	@for each in pace utilisation lerobot_env; do echo; echo "== $$each"; $(BIN)/python benchmarks/$$each.py || exit 1; done
+bench: gl ## the benchmarks: ceilings, predicts, busy cores, lerobot-env-so101 if it is there; wants an idle machine
+	@for each in pace tokens utilisation lerobot_env; do echo; echo "== $$each"; $(BIN)/python benchmarks/$$each.py || exit 1; done
 
 bench-lerobot: gl ## our simulator against lerobot-env-so101, which gets an environment of its own
 	@test -x .venv-so101/bin/python || "$(PYTHON)" -m venv .venv-so101

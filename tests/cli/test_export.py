@@ -161,6 +161,13 @@ def test_validation_prints_every_fault_and_exits_with_5(vla_rl, base, tmp_path):
     assert "tables" in done.out and "no FAST artifact" in done.out and "2 refused" in done.out
     assert vla_rl("checkpoint", "validate", tmp_path / "nowhere").returncode == 2
     assert vla_rl("checkpoint", "inspect", base).returncode == 2
+    assert vla_rl("checkpoint", "validate", "bundled:boat_tiny").returncode == 0
+
+
+def test_a_destination_that_cannot_be_made_is_a_usage_error(vla_rl, base, tmp_path):
+    (tmp_path / "file").touch()
+    done = vla_rl("export", base, tmp_path / "file" / "out")
+    assert done.returncode == 2 and "cannot be written: Not a directory" in done.err
 
 
 @pytest.mark.parametrize("command", ["export", "checkpoint"])
