@@ -12,6 +12,7 @@ from pathlib import Path
 from vla_rl.errors import MachineError
 
 PACKAGE = Path(__file__).resolve().parent
+BUNDLED = "bundled:"  # before the name of a base that ships with the package
 
 
 def repo_root() -> Path | None:

@@ -140,7 +140,9 @@ def test_sft_runs_and_policies_are_sources_too_and_anything_else_is_a_usage_erro
     for source, kind in ((sft, "sft-run"), (base, "policy"), ("bundled:boat_tiny", "policy")):
         done = vla_rl("export", source, tmp_path / f"out-{len(list(tmp_path.iterdir()))}", "--json")
         assert done.returncode == 0 and json.loads(done.out)["source"]["kind"] == kind, done.err
+    (sft / "config.yaml").unlink()
     for arguments in (
+        (sft,),
         (tmp_path / "sft" / "..",),
         (tmp_path / "nowhere",),
         (base, "--step", "1"),
@@ -159,6 +161,13 @@ def test_validation_prints_every_fault_and_exits_with_5(vla_rl, base, tmp_path):
     assert "tables" in done.out and "no FAST artifact" in done.out and "2 refused" in done.out
     assert vla_rl("checkpoint", "validate", tmp_path / "nowhere").returncode == 2
     assert vla_rl("checkpoint", "inspect", base).returncode == 2
+    assert vla_rl("checkpoint", "validate", "bundled:boat_tiny").returncode == 0
+
+
+def test_a_destination_that_cannot_be_made_is_a_usage_error(vla_rl, base, tmp_path):
+    (tmp_path / "file").touch()
+    done = vla_rl("export", base, tmp_path / "file" / "out")
+    assert done.returncode == 2 and "cannot be written: Not a directory" in done.err
 
 
 @pytest.mark.parametrize("command", ["export", "checkpoint"])

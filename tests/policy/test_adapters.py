@@ -195,6 +195,10 @@ def damage(directory: Path, case: str) -> None:
         weights["lm_head.weight"][0, 0] = float("nan")
     elif case == "scaling":
         (directory / "preprocessor_config.json").unlink()
+    elif case == "type":
+        config["model_type"] = ["smolvlm"]
+    elif case == "sizes":
+        config["text_config"]["hidden_size"] = "x"
     elif case == "peft":
         (directory / "adapter_config.json").write_text("{}")
     (directory / "config.json").write_text(json.dumps(config))
@@ -209,6 +213,8 @@ def damage(directory: Path, case: str) -> None:
         ("extra", refusals.UnexpectedWeights),
         ("nan", refusals.DamagedFile),
         ("scaling", ConfigError),
+        ("type", ConfigError),
+        ("sizes", refusals.UnsupportedFeature),
         ("peft", refusals.UnsupportedFeature),
     ],
 )

@@ -192,3 +192,14 @@ def test_a_damaged_table_is_refused(stats: NormStats, tmp_path: Path, damage: st
     path.unlink() if damage == "gone" else path.write_text(json.dumps(payload))
     with pytest.raises(TableFormat):
         read_tables(tmp_path, tag=None)
+
+
+@pytest.mark.parametrize(
+    "change", [{"scale": "x"}, {"scale": 0}, {"vocab_size": None}, {"min_token": 0.5}, {"time_horizon": "30"}]
+)
+def test_an_artifact_whose_numbers_are_none_is_refused(codec: FastCodec, tmp_path: Path, change: dict[str, object]):
+    codec.save(tmp_path)
+    path = tmp_path / "processor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(CodecError):
+        FastCodec.load(tmp_path)

@@ -26,7 +26,7 @@ from vla_rl.policy.normalise import NormStats
 from vla_rl.policy.policy import VlaPolicy, load_policy
 from vla_rl.policy.receipt import read_receipt
 from vla_rl.policy.sources import Sources
-from vla_rl.policy.validate import OK, REFUSED, validate
+from vla_rl.policy.validate import OK, REFUSED, SKIPPED, validate
 
 QKV = "model.transformer.blocks.0.self_attn.att_proj.weight"
 FACTS = {"kind": "test", "name": "facts"}
@@ -177,7 +177,16 @@ def test_the_shipped_base_is_of_version_0_and_what_is_saved_now_of_version_1(pol
 
 
 @pytest.mark.parametrize(
-    "body", ['{"schema_version": 99}', "{", "[]", '{"schema_version": 1}', '{"schema_version": []}']
+    "body",
+    [
+        '{"schema_version": 99}',
+        "{",
+        "[]",
+        '{"schema_version": 1}',
+        '{"schema_version": []}',
+        '{"schema_version": 1, "norm_tag": null, "joint_frame": "v30", "adapter": null}',
+        '{"schema_version": 1, "norm_tag": ["x"], "joint_frame": null, "adapter": null}',
+    ],
 )
 def test_metadata_from_the_future_or_damaged_is_refused(release_copy: Path, body: str):
     (release_copy / METADATA).write_text(body)
@@ -237,6 +246,8 @@ EDITS: dict[str, tuple[Callable[[Path], Any], set[str]]] = {
     "one number": (flip, {"receipt"}),
     "a table": (turn_table, {"receipt"}),
     "a file more": (lambda d: (d / "extra.json").write_text("{}"), {"receipt"}),
+    "weights of nobody": (lambda d: save_file({"x": torch.zeros(1)}, d / "other.safetensors"), {"receipt"}),
+    "a scene that is no object": (lambda d: (d / "training_scene.json").write_text("[]"), {"damaged-file"}),
     "a file less": (lambda d: (d / "chat_template.jinja").unlink(), {"receipt"}),
     "the receipt": (edit_receipt, {"receipt"}),
     "an unreadable receipt": (lambda d: (d / "receipt.json").write_text("{"), {"receipt"}),
@@ -267,3 +278,33 @@ def test_validation_of_anything_else_reports_and_does_not_crash(tmp_path: Path):
     (tmp_path / "tokenizer.json").write_text("{}")
     report = validate(tmp_path, Sources())
     assert not report.valid and sum(f.state == REFUSED for f in report.findings) >= 4
+
+
+def lose_sizes(directory: Path) -> None:
+    edit_json(directory / "config.json", lambda c: c["vit_config"].update(image_default_input_size=[{}]))
+
+
+def cut_short(directory: Path) -> None:
+    path = directory / "model-00002-of-00003.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"), [(lose_sizes, "unsupported-feature"), (cut_short, "damaged-file")], ids=lambda x: str(x)
+)
+def test_what_builds_on_a_refused_network_is_skipped_and_the_rest_is_still_checked(
+    release_copy: Path, damage: Callable[[Path], None], name: str
+):
+    damage(release_copy)
+    states = {f.check: f for f in validate(release_copy, Sources(norm_tag=TAG)).findings}
+    assert {f.refusal for f in states.values() if f.state == REFUSED} == {name}
+    assert states[f"codec for {TAG}"].state == SKIPPED and states[f"joint frame of {TAG}"].state == OK
+
+
+def test_damage_that_no_check_foresees_is_a_finding_like_others(release: Path, monkeypatch: pytest.MonkeyPatch):
+    def surprised(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("vla_rl.policy.released.check_rotary", surprised)
+    report = validate(release, Sources())
+    assert [(f.check, f.refusal) for f in report.findings if f.state != OK] == [("rotary", "damaged-file")]

@@ -247,6 +247,14 @@ def config_edit(**changes: Any) -> Callable[[Path], None]:
     return lambda directory: edit_json(directory / "config.json", lambda c: c.update(changes))
 
 
+def part_edit(part: str, **changes: Any) -> Callable[[Path], None]:
+    return lambda directory: edit_json(directory / "config.json", lambda c: c[part].update(changes))
+
+
+def tag_edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    return lambda directory: edit_json(directory / "norm_stats.json", lambda b: change(b["metadata_by_tag"][TAG]))
+
+
 def truncate(directory: Path) -> None:
     path = directory / "model-00002-of-00003.safetensors"
     with open(path, "r+b") as file:
@@ -355,6 +363,15 @@ CASES: dict[str, tuple[Callable[[Path], Any], type[IntegrityError]]] = {
     ),
     "config that is no JSON": (lambda d: (d / "config.json").write_text("{"), refusals.DamagedFile),
     "another codec": (narrow_codec, refusals.CodecMismatch),
+    "an activation that is none": (part_edit("text_config", hidden_act="none"), refusals.UnsupportedFeature),
+    "a width that is no number": (part_edit("text_config", hidden_size="x"), refusals.UnsupportedFeature),
+    "pictures of no size": (part_edit("vit_config", image_default_input_size=[{}]), refusals.UnsupportedFeature),
+    "an expert of no size": (part_edit("action_expert_config", num_layers="x"), refusals.UnsupportedFeature),
+    "no first state": (config_edit(state_token_start_id=None), refusals.VocabularyLayout),
+    "tables elsewhere": (config_edit(norm_stats_filename="../norm_stats.json"), refusals.DamagedFile),
+    "tables without a name": (config_edit(norm_stats_filename=3), refusals.DamagedFile),
+    "a mask that is no list": (tag_edit(lambda t: t["state_stats"].update(mask=3.7)), refusals.TableFormat),
+    "a setup without words": (tag_edit(lambda t: t.update(setup_type=None)), refusals.TableFormat),
 }  # fmt: skip
 
 
@@ -365,6 +382,13 @@ def test_every_other_fault_is_refused_by_name_with_exit_code_5(release_copy: Pat
     with pytest.raises(refusal) as caught:
         load(release_copy)
     assert type(caught.value) is refusal and caught.value.exit_code == EXIT_INTEGRITY and caught.value.where
+
+
+def test_a_twin_s_configuration_of_another_kind_is_refused_by_name(policy: VlaPolicy, tmp_path: Path):
+    policy.save(tmp_path)
+    part_edit("text_config", hidden_size="x")(tmp_path)
+    with pytest.raises(refusals.UnsupportedFeature):
+        load(tmp_path, norm_tag=None)
 
 
 # ------------------------------------------------------------------------------------------ what the user must say

@@ -173,7 +173,7 @@ def test_fused_steps_equal_the_full_forward(policy, observations):
         assert (torch.stack(steps, 1) - policy.logits(frames, state, bins)).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("temperature", [-0.1, float("nan")])
+@pytest.mark.parametrize("temperature", [-0.1, float("nan"), 1e-40])
 def test_impossible_temperatures_and_batches_are_refused(policy, sampler, requests, temperature: float):
     with pytest.raises(ConfigError):
         sampler.sample(requests, temperature)

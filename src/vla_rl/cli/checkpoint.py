@@ -9,6 +9,7 @@ from pathlib import Path
 
 from vla_rl.cli.options import print_json
 from vla_rl.errors import EXIT_INTEGRITY, EXIT_OK, UsageError
+from vla_rl.paths import BUNDLED, bundled_base
 
 EXAMPLES = (
     "vla-rl checkpoint validate exported/boat",
@@ -25,19 +26,21 @@ def run(argv: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("action", choices=("validate",), help="validate: report every broken promise, not the first")
-    parser.add_argument("directory", type=Path)
+    parser.add_argument("directory", help="any directory, or bundled:NAME")
     parser.add_argument("--norm-tag", help="look at the tables of this tag alone")
     parser.add_argument("--fast-tokenizer", help="directory of the action codec, for a release that keeps it apart")
     parser.add_argument("--joint-frame", choices=("rig", "v21"), help="the frame that the tables are said to be in")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     options = parser.parse_args(list(argv))
-    if not options.directory.is_dir():
-        raise UsageError("there is no such directory", where=str(options.directory))
+    bundled = options.directory.startswith(BUNDLED)
+    directory = bundled_base(options.directory.removeprefix(BUNDLED)) if bundled else Path(options.directory)
+    if not directory.is_dir():
+        raise UsageError("there is no such directory", where=options.directory)
     from vla_rl.policy.sources import Sources
     from vla_rl.policy.validate import OK, REFUSED, validate
 
     sources = Sources(options.norm_tag, options.fast_tokenizer, None, options.joint_frame)
-    report = validate(options.directory, sources)
+    report = validate(directory, sources)
     if options.json:
         print_json({"valid": report.valid, **asdict(report)})
     else:

@@ -14,6 +14,7 @@ from vla_rl.config.build import build
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import PolicyConfig
 from vla_rl.errors import EXIT_OK, UsageError
+from vla_rl.paths import BUNDLED
 
 if TYPE_CHECKING:
     from vla_rl.policy.policy import VlaPolicy
@@ -76,11 +77,11 @@ def _source(options: argparse.Namespace) -> tuple[VlaPolicy, dict[str, Any]]:
     if trained:
         return _trained(directory, options.step, options.base)
     sft = directory / "policy"
-    if (sft / "config.json").is_file():
+    if (sft / "config.json").is_file() and (directory / "config.yaml").is_file():
         digest = hashlib.sha256((directory / "config.yaml").read_bytes()).hexdigest()
         facts = {"kind": "sft-run", "name": directory.resolve().name, "config_sha256": digest}
         return _checkpoint(str(sft), options), facts
-    if spec.startswith("bundled:") or _is_checkpoint(directory):
+    if spec.startswith(BUNDLED) or _is_checkpoint(directory):
         return _checkpoint(spec, options), {"kind": "policy", "name": spec if ":" in spec else directory.resolve().name}
     raise UsageError(
         "there is nothing to export",

@@ -50,7 +50,7 @@ def export_policy(policy: VlaPolicy, destination: Path, *, source: Mapping[str, 
         source: JSON-able facts about where the weights come from, kept in the receipt.
 
     Raises:
-        UsageError: the destination exists.
+        UsageError: the destination exists, or cannot be made.
         ConfigError: the policy was not read from a checkpoint.
         MachineError: too little room on the disk.
     """
@@ -141,7 +141,14 @@ def _appearing(destination: Path) -> Iterator[Path]:
     if os.path.lexists(destination):
         raise UsageError("the destination exists", where=str(destination), remedy="name a directory that is not there")
     temporary = destination.parent / f".{destination.name}.{os.getpid()}.tmp"
-    temporary.mkdir(parents=True)
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(
+            f"the destination cannot be written: {error.strerror}",
+            where=str(destination),
+            remedy="name a directory in a place that you may write to",
+        ) from error
     try:
         yield temporary
         for path in [*temporary.rglob("*"), temporary]:

@@ -87,7 +87,10 @@ class FastCodec:
     _offsets_V: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        pieces, ids = zip(*sorted(self.bpe.get_vocab().items(), key=lambda item: item[1]), strict=True)
+        vocabulary = sorted(self.bpe.get_vocab().items(), key=lambda item: item[1])
+        if not vocabulary:
+            raise AlphabetError("the codec's BPE is empty", where="fast_tokenizer")
+        pieces, ids = zip(*vocabulary, strict=True)
         if ids[-1] >= self.vocabulary:
             raise AlphabetError(
                 f"the codec's BPE has ids up to {ids[-1]}, its block only {self.vocabulary} bins",
@@ -233,8 +236,12 @@ class FastCodec:
         """
         try:
             record = json.loads((directory / "processor_config.json").read_text())
-            kind, scale, block = record.get("processor_class"), record["scale"], record["vocab_size"]
-            low, stated = record["min_token"], {key: record[key] for key in ("time_horizon", "action_dim")}
+            kind, scale, block, low = (record.get(k) for k in ("processor_class", "scale", "vocab_size", "min_token"))
+            stated = {key: record[key] for key in ("time_horizon", "action_dim")}
+            if not (isinstance(block, int) and isinstance(low, int) and isinstance(scale, int | float) and scale > 0):
+                raise ValueError(f"scale {scale!r}, vocab_size {block!r} and min_token {low!r} are no numbers to use")
+            if not all(number is None or isinstance(number, int) for number in stated.values()):
+                raise ValueError(f"time_horizon and action_dim are {list(stated.values())}")
             bpe = Tokenizer.from_str((directory / "tokenizer.json").read_text())
         except Exception as error:  # `tokenizers` raises bare Exceptions
             raise CodecError(f"no usable action codec: {error}", where=str(directory)) from error

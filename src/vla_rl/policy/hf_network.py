@@ -7,6 +7,7 @@ weight came from the directory. `trust_remote_code` is never set and pickles are
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def check_family(directory: Path) -> None:
         UnsupportedFeature: the directory is an adapter on top of another model.
     """
     kind = read_config(directory).get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConfigError(
             f"models of type {kind!r} cannot be given action tokens",
             where=str(directory / "config.json"),
@@ -60,13 +61,13 @@ def load_hf_network(directory: Path, dtype: torch.dtype) -> Any:
 
     Raises:
         ConfigError: another family.
-        CheckpointRefused: weights are missing, unexpected or not finite.
+        CheckpointRefused: weights are missing, unexpected or not finite, or transformers cannot read the directory.
     """
     from transformers import AutoModelForImageTextToText
 
     check_family(directory)
     WeightFiles.open(directory)  # a damaged or pickled file is named before transformers sees the directory
-    with quiet_transformers():
+    with quiet_transformers(), _refused(directory):
         loaded: Any = AutoModelForImageTextToText.from_pretrained(
             str(directory), dtype=dtype, use_safetensors=True, local_files_only=True, trust_remote_code=False,
             output_loading_info=True,
@@ -94,11 +95,12 @@ def check_hf_weights(directory: Path) -> None:
 
     Raises:
         MissingWeights, UnexpectedWeights, MismatchedWeights: with the number of weights and the first.
+        UnsupportedFeature: transformers makes no network of its configuration.
     """
     from transformers import AutoConfig, AutoModelForImageTextToText
 
-    config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
-    with torch.device("meta"):
+    with _refused(directory), torch.device("meta"):
+        config = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
         model: Any = AutoModelForImageTextToText.from_config(config, trust_remote_code=False)
     expected = {name: tuple(tensor.shape) for name, tensor in stored_hf_tensors(model)}
     stored = {name: entry.shape for name, entry in WeightFiles.open(directory).entries.items()}
@@ -109,3 +111,12 @@ def check_hf_weights(directory: Path) -> None:
     ):
         if names:
             raise error(f"{len(names)} weights {what}, first {names[0]}", where=str(directory))
+
+
+@contextmanager
+def _refused(directory: Path) -> Iterator[None]:
+    """Name what transformers raises, which has no common base, as a refusal."""
+    try:
+        yield
+    except Exception as error:
+        raise UnsupportedFeature(f"transformers cannot read it: {error}", where=str(directory)) from error

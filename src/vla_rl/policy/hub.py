@@ -12,7 +12,6 @@ from pathlib import Path
 from vla_rl import paths
 from vla_rl.errors import ConfigError
 
-_BUNDLED = "bundled:"
 _HUB_ID = re.compile(r"^[\w][\w.-]*/[\w][\w.-]*$")
 _COMMIT = re.compile(r"^[0-9a-f]{40}$")
 # Pickled weights, pictures and the like stay where they are.
@@ -31,15 +30,15 @@ def resolve(spec: str, revision: str | None, *, where: str, pin: str) -> Path:
         ConfigError: an unknown base, a revision where there is none or none where there must be one, or a hub that
             cannot be reached.
     """
-    if spec.startswith(_BUNDLED) or Path(spec).is_dir() or not _HUB_ID.match(spec):
+    if spec.startswith(paths.BUNDLED) or Path(spec).is_dir() or not _HUB_ID.match(spec):
         if revision is not None:
             raise ConfigError(
                 f"{spec} is a directory and has no revision",
                 where=f"{where}, {pin}",
                 remedy="leave the revision out; it pins a hub id",
             )
-        bundled = spec.startswith(_BUNDLED)
-        return paths.bundled_base(spec.removeprefix(_BUNDLED)) if bundled else Path(spec)
+        bundled = spec.startswith(paths.BUNDLED)
+        return paths.bundled_base(spec.removeprefix(paths.BUNDLED)) if bundled else Path(spec)
     if revision is None or not _COMMIT.match(revision):
         raise ConfigError(
             f"{spec} is no directory here, and as a hub id it needs a commit to be pinned to, not {revision!r}",

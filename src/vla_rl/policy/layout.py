@@ -35,26 +35,31 @@ def native_config(raw: dict[str, Any]) -> Any:
     """The transformers configuration of a checkpoint; the ids of action and state tokens stay on it as attributes.
 
     Raises:
-        UnsupportedFeature: another kind of model, or a feature that the native classes do not have.
+        UnsupportedFeature: another kind of model, a feature that the native classes do not have, or a value of a kind
+            that they cannot take.
     """
     from transformers import Molmo2Config
 
     kind = raw.get("model_type")
-    if kind == NATIVE:
-        return Molmo2Config(**raw)
-    if kind != RELEASED:
+    if kind not in (NATIVE, RELEASED):
         raise UnsupportedFeature(f"model_type is {kind!r}, not {RELEASED!r} or {NATIVE!r}", where="config.json")
+    try:
+        return Molmo2Config(**(raw if kind == NATIVE else _native_arguments(raw)))
+    except UnsupportedFeature:
+        raise
+    except Exception as error:  # the strict dataclasses of huggingface_hub raise their own types
+        raise UnsupportedFeature(f"the configuration is not Molmo2's: {error}", where="config.json") from error
+
+
+def _native_arguments(raw: dict[str, Any]) -> dict[str, Any]:
+    """A release's configuration without what native classes would take for something else."""
     parts = {name: dict(raw.get(name) or {}) for name in ("text_config", "vit_config", "adapter_config")}
     _check_adapter(parts["adapter_config"], parts["vit_config"])
     for part in parts.values():
         for name in _FOREIGN_PART & part.keys():
             part.pop(name)
     kept = {k: v for k, v in raw.items() if k not in _FOREIGN | {"action_expert_config"}}
-    arguments: dict[str, Any] = {"tie_word_embeddings": False, **kept, **parts}
-    try:
-        return Molmo2Config(**arguments)
-    except Exception as error:  # the strict dataclasses of huggingface_hub raise their own types
-        raise UnsupportedFeature(f"the configuration is not Molmo2's: {error}", where="config.json") from error
+    return {"tie_word_embeddings": False, **kept, **parts}
 
 
 def stored_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
@@ -78,11 +83,18 @@ def stored_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def expected_shapes(config: Any) -> dict[str, tuple[int, ...]]:
-    """Released name -> shape of every weight that a network of this configuration has."""
+    """Released name -> shape of every weight that a network of this configuration has.
+
+    Raises:
+        UnsupportedFeature: there can be no such network (sizes that do not divide, an unknown activation).
+    """
     from transformers import Molmo2ForConditionalGeneration
 
-    with torch.device("meta"):
-        model = Molmo2ForConditionalGeneration(config)
+    try:
+        with torch.device("meta"):
+            model = Molmo2ForConditionalGeneration(config)
+    except Exception as error:  # whatever torch and transformers make of impossible sizes
+        raise UnsupportedFeature(f"no network has this configuration: {error!r}", where="config.json") from error
     return {name: tuple(tensor.shape) for name, tensor in stored_tensors(model)}
 
 

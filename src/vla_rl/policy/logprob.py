@@ -20,6 +20,8 @@ from vla_rl.policy.grammar import legal_at
 from vla_rl.policy.policy import VlaPolicy
 from vla_rl.policy.prompt import Observation
 
+LEAST_TEMPERATURE = 1e-6  # below, a softmax is greedy anyway; from about 1e-37 on logits / T overflows float32
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -46,6 +48,16 @@ def pad_streams(streams: Sequence[np.ndarray], device: str) -> tuple[Tensor, Ten
     return torch.from_numpy(bins).to(device), torch.arange(longest, device=device) < lengths[:, None]
 
 
+def check_temperature(temperature: float, *, remedy: str) -> None:
+    """Refuse a temperature under which logits would overflow or turn around.
+
+    Raises:
+        ConfigError: it is below `LEAST_TEMPERATURE`, or no number.
+    """
+    if not temperature >= LEAST_TEMPERATURE:
+        raise ConfigError(f"{temperature} is no temperature to sample at", where="temperature", remedy=remedy)
+
+
 def masked_log_softmax(logits: Tensor, legal: Tensor, temperature: float) -> Tensor:
     """Float32 log-softmax over legal bins of ``logits / temperature``; -inf at illegal ones. [..., V]"""
     return (logits.float() / temperature).masked_fill(~legal, float("-inf")).log_softmax(-1)
@@ -69,15 +81,12 @@ def score_rows(
     Args:
         observations: R observations.
         bins: R streams, integer [token], each complete under the policy's grammar.
-        temperature: the sampling temperature; above 0.
+        temperature: the sampling temperature; at least `LEAST_TEMPERATURE`.
 
     Raises:
-        ConfigError: the temperature is not above 0, counts differ, or a stream is not complete.
+        ConfigError: the temperature is below that, counts differ, or a stream is not complete.
     """
-    if not temperature > 0:
-        raise ConfigError(
-            f"cannot score at temperature {temperature}", where="temperature", remedy="score greedy rows at 1.0"
-        )
+    check_temperature(temperature, remedy="score greedy rows at 1.0")
     if not 0 < len(observations) == len(bins):
         raise ConfigError(f"{len(observations)} observations but {len(bins)} streams", where="score_rows")
     padded, mask = pad_streams(bins, policy.device)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vla_rl.policy.joint_frames import FRAMES
 from vla_rl.policy.refusals import SchemaVersion
 
 FILE_NAME = "checkpoint.json"
@@ -73,10 +74,14 @@ def write_metadata(directory: Path, metadata: Metadata) -> None:
 
 
 def _version_1(body: dict[str, Any]) -> Metadata:
-    adapter = body["adapter"]
+    tag, frame, adapter = body["norm_tag"], body["joint_frame"], body["adapter"]
     if not (adapter is None or isinstance(adapter, dict)):
         raise TypeError("adapter is no object")
-    return Metadata(1, body["norm_tag"], body["joint_frame"], adapter)
+    if not (tag is None or isinstance(tag, str)):
+        raise TypeError("norm_tag is no text")
+    if frame is not None and frame not in FRAMES:
+        raise ValueError(f"joint_frame is {frame!r}, not {' or '.join(FRAMES)}")
+    return Metadata(1, tag, frame, adapter)
 
 
 READERS: dict[int, Callable[[dict[str, Any]], Metadata]] = {1: _version_1}

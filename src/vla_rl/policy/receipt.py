@@ -121,6 +121,7 @@ def _tensors(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _files(directory: Path) -> Iterator[tuple[str, str]]:
+    weights = {directory / shard for shard in WeightFiles.open(directory).shards}
     for path in sorted(directory.rglob("*")):
-        if path.is_file() and path.suffix != ".safetensors" and path != directory / FILE_NAME:
+        if path.is_file() and path not in weights and path != directory / FILE_NAME:
             yield path.relative_to(directory).as_posix(), hashlib.sha256(path.read_bytes()).hexdigest()

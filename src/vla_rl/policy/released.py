@@ -174,11 +174,13 @@ def check_ids(raw: dict[str, Any], tokenizer: Tokenizer, *, where: str) -> None:
         found, stated = ids(f"<{token}>"), raw.get(f"{token}_token_id", expected)
         if found is None or not found == expected == stated:
             raise ActionIds(f"<{token}> is token {found}; expected {expected}, stated {stated}", where=where)
-    text = raw.get("text_config", {})
+    text = raw.get("text_config") or {}
     base, extra = text.get("vocab_size", 0), text.get("additional_vocab_size", 0)
-    layout = {f"<state_{i}>": raw.get("state_token_start_id", -STATE_BINS) + i for i in range(STATE_BINS)}
-    layout |= {"<im_start>": base, "<im_end>": raw.get("image_end_token_id", -1)}
-    layout |= {"<im_patch>": raw.get("image_patch_id", -1)}
+    state, end, patch = (raw.get(key) for key in ("state_token_start_id", "image_end_token_id", "image_patch_id"))
+    if not all(isinstance(number, int) for number in (base, extra, state, end, patch)):
+        raise VocabularyLayout("config.json does not say where state and image tokens start", where=where)
+    layout = {f"<state_{i}>": state + i for i in range(STATE_BINS)}
+    layout |= {"<im_start>": base, "<im_end>": end, "<im_patch>": patch}
     for token, expected in layout.items():
         if (found := ids(token)) != expected:
             raise VocabularyLayout(f"{token} is token {found}, the network expects it at {expected}", where=where)
@@ -264,6 +266,9 @@ def _missing_of_expert(opened: Opened) -> list[str]:
     for name in opened.expert:
         if block := _BLOCK.search(name):
             blocks.setdefault(int(block.group(1)), set()).add(_BLOCK.sub(".blocks.{}.", name))
-    declared = (opened.raw.get("action_expert_config") or {}).get("num_layers", len(blocks))
+    settings = opened.raw.get("action_expert_config") or {}
+    declared = settings.get("num_layers", len(blocks)) if isinstance(settings, dict) else None
+    if not isinstance(declared, int):
+        raise UnsupportedFeature("the expert's number of layers is no number", where=str(opened.directory / CONFIG))
     whole = set().union(*blocks.values())
     return [name.replace("{}", str(i)) for i in range(declared) for name in sorted(whole - blocks.get(i, set()))]

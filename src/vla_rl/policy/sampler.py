@@ -30,7 +30,7 @@ from vla_rl.errors import ConfigError
 from vla_rl.policy.adapter import StepDecoder
 from vla_rl.policy.decode import step_threads
 from vla_rl.policy.grammar import legal_next
-from vla_rl.policy.logprob import masked_log_softmax
+from vla_rl.policy.logprob import check_temperature, masked_log_softmax
 from vla_rl.policy.noise import Noise, RngKey, gumbel_noise
 from vla_rl.policy.policy import VlaPolicy
 from vla_rl.policy.prompt import Observation
@@ -175,10 +175,10 @@ class GrammarSampler:
             temperature: 0 chooses the most likely legal bin; above 0 samples from the masked softmax of logits / T.
 
         Raises:
-            ConfigError: the temperature is negative or not a number, or above 0 in mode ``reference``.
+            ConfigError: the temperature is neither 0 nor one to sample at, or above 0 in mode ``reference``.
         """
-        if not temperature >= 0:
-            raise ConfigError(f"{temperature} is no temperature", where="temperature", remedy="use 0 (greedy) or more")
+        if temperature != 0:
+            check_temperature(temperature, remedy="use 0 (greedy), or 1e-6 or more")
         if temperature > 0 and self.mode == REFERENCE:
             raise ConfigError(
                 f"reference decoding is greedy and knows no temperature {temperature:g}",

@@ -69,8 +69,15 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def stats_file(raw: Mapping[str, Any]) -> str:
-    """Name of the file with the tables."""
-    return raw.get("norm_stats_filename", FILE_NAME)
+    """Name of the file with the tables.
+
+    Raises:
+        DamagedFile: what `config.json` says is no name of a file in its own directory.
+    """
+    name = raw.get("norm_stats_filename", FILE_NAME)
+    if not isinstance(name, str) or Path(name).name != name:
+        raise DamagedFile(f"norm_stats_filename is {name!r}, which is no file name", where=CONFIG)
+    return name
 
 
 def declared_frame(sources: Sources, metadata: Metadata, raw: Mapping[str, Any]) -> str | None:

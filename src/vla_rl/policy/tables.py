@@ -65,12 +65,14 @@ def read_tables(directory: Path, *, tag: str | None, file_name: str = FILE_NAME)
     try:
         state, action = (_table(entry[key]) for key in ("state_stats", "action_stats"))
         horizon, quantile = int(entry["action_horizon"]), float(entry.get("quantile", 0.01))
-    except (KeyError, TypeError, ValueError) as error:
-        raise TableFormat(f"the tables of tag {chosen} cannot be used: {error}", where=str(path)) from error
-    for key in ("state_stats", "action_stats"):
-        if not all(entry[key].get("mask", [True])):
-            raise UnsupportedFeature(f"{key} of tag {chosen} leaves joints out of the normalisation", where=str(path))
-    wording = Wording(entry.get("setup_type", SETUP), entry.get("control_mode", CONTROL_MODE))
+        whole = {key: all(entry[key].get("mask", [True])) for key in ("state_stats", "action_stats")}
+        wording = Wording(entry.get("setup_type", SETUP), entry.get("control_mode", CONTROL_MODE))
+        if not (isinstance(wording.setup, str) and isinstance(wording.control_mode, str)):
+            raise TypeError("setup_type and control_mode are words of the prompt")
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise TableFormat(f"the tables of tag {chosen} cannot be used: {error!r}", where=str(path)) from error
+    for key in (key for key, complete in whole.items() if not complete):
+        raise UnsupportedFeature(f"{key} of tag {chosen} leaves joints out of the normalisation", where=str(path))
     return Tables(NormStats(state, action, chosen, quantile, horizon), wording, tuple(entries))
 
 

@@ -80,7 +80,7 @@ class _Validation:
     def run(self) -> Report:
         at = self.directory
         self.metadata = self._check("metadata", lambda: read_metadata(at), lambda m: f"schema version {m.version}")
-        self.raw = self._check("configuration", lambda: read_config(at), lambda r: str(r.get("model_type")))
+        self.raw = self._check("configuration", lambda: _configuration(at), lambda r: str(r.get("model_type")))
         files: Any = self._check("files", lambda: WeightFiles.open(at), _shards)
         self.tokenizer = self._check(
             "tokenizer", lambda: released.read_tokenizer(at), lambda t: f"{t.get_vocab_size()} ids"
@@ -130,6 +130,7 @@ class _Validation:
 
     def _tag(self, name: str, tag: str, codec_at: Any) -> None:
         at, metadata, opened = self.directory, self.metadata, self.opened
+        network = opened or (metadata and metadata.adapter)  # one of another family has its adapter's parameters
         tables: Any = self._check(
             f"tables of {tag}", lambda: read_tables(at, tag=tag, file_name=name), lambda t: f"{t.stats.horizon} ticks"
         )
@@ -151,7 +152,7 @@ class _Validation:
             f"codec for {tag}",
             codec,
             lambda c: f"{c.vocabulary} bins, {int((c.lengths_V > 0).sum())} of them learned, {c.symbols} symbols",
-            needs=(metadata, self.raw, self.tokenizer, tables, frame, codec_at),
+            needs=(metadata, self.raw, self.tokenizer, tables, frame, codec_at, network),
         )
 
     def _check(
@@ -166,8 +167,17 @@ class _Validation:
         except VlaRlError as error:
             self.findings.append(Finding(name, REFUSED, error.render(), getattr(error, "name", "configuration")))
             return None
+        except Exception as error:  # a kind of damage that no check foresaw must not hide what the others find
+            self.findings.append(Finding(name, REFUSED, f"it cannot be checked: {error!r}", DamagedFile.name))
+            return None
         self.findings.append(Finding(name, OK, say(result)))
         return result
+
+
+def _configuration(directory: Path) -> dict[str, Any]:
+    raw = read_config(directory)
+    stats_file(raw)
+    return raw
 
 
 def _shards(files: WeightFiles) -> str:
@@ -196,9 +206,10 @@ def _provenance(directory: Path) -> str:
     scene = directory / "training_scene.json"
     if scene.is_file():
         try:
-            json.loads(scene.read_text())
+            if not isinstance(json.loads(scene.read_text()), dict):
+                raise ValueError("it is no object")
         except ValueError as error:
-            raise DamagedFile(f"training_scene.json is no JSON: {error}", where=str(scene)) from error
+            raise DamagedFile(f"training_scene.json cannot be read: {error}", where=str(scene)) from error
     receipt = read_receipt(directory)
     if receipt is None:
         return "no receipt: not an export"
