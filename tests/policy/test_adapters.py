@@ -27,8 +27,9 @@ from vla_rl.policy.sampler import GrammarSampler, PredictRequest
 from vla_rl.policy.sources import Sources
 from vla_rl.policy.tokenizer import TokenIds, build_tokenizer
 from vla_rl.policy.validate import validate
+from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.surfaces import Full, PatchOnly, TextStack
-from vla_rl.rl.update import UpdateSettings, build_optimizer, grpo_update
+from vla_rl.rl.update import build_optimizer, grpo_update
 from vla_rl.rollout.records import EpisodeSpec, Row
 
 FAMILIES = ("smolvlm", "llava")

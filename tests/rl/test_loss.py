@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from vla_rl.errors import ConfigError
-from vla_rl.rl.loss import LossInputs, RatioStats, episode_weights, grpo_loss
+from vla_rl.rl.loss import KL_ESTIMATORS, LossInputs, Objective, RatioStats, episode_weights, grpo_loss, normaliser
 
-LOW, HIGH = 0.8, 1.28
+DOCUMENTED = Objective(clip_low=0.8, clip_high=1.28)
 
 
-def inputs(new, old, advantage, mask=None, weight=None, normaliser=1.0):
+def inputs(new, old, advantage, mask=None, weight=None, normaliser=1.0, **more):
     new = torch.tensor(new, dtype=torch.float64, requires_grad=True)
     return LossInputs(
         new_logp_RT=new,
@@ -25,13 +25,12 @@ def inputs(new, old, advantage, mask=None, weight=None, normaliser=1.0):
         if weight is None
         else torch.tensor(weight, dtype=torch.float64),
         normaliser=normaliser,
-        clip_low=LOW,
-        clip_high=HIGH,
+        **more,
     )
 
 
-def gradient(case):
-    outputs = grpo_loss(case)
+def gradient(case, objective=DOCUMENTED):
+    outputs = grpo_loss(case, objective)
     outputs.loss.backward()
     return outputs, case.new_logp_RT.grad
 
@@ -101,7 +100,7 @@ def test_micro_batches_add_up_to_the_same_gradient(rows):
     mask = torch.arange(8) < torch.tensor(lengths)[:, None]
     advantage = torch.randn(8, dtype=torch.float64)
     weight = torch.tensor(episode_weights(list(lengths), "episode"), dtype=torch.float64)
-    normaliser = float((weight * mask.sum(1)).sum())
+    total_weight = float((weight * mask.sum(1)).sum())
 
     def total(size):
         live = theta.clone().requires_grad_()
@@ -109,7 +108,8 @@ def test_micro_batches_add_up_to_the_same_gradient(rows):
         for start in range(0, 8, size):
             part = slice(start, start + size)
             outputs = grpo_loss(
-                LossInputs(live[part], old[part], mask[part], advantage[part], weight[part], normaliser, LOW, HIGH)
+                LossInputs(live[part], old[part], mask[part], advantage[part], weight[part], total_weight),
+                DOCUMENTED,
             )
             outputs.loss.backward()
             stats, loss = stats + outputs.stats, loss + outputs.loss.item()
@@ -126,7 +126,7 @@ def test_statistics_by_hand_and_token_weighted():
     # ratios: 2 (outside), 1 | 0.5 (outside): the rows' weights do not enter
     case = inputs([[math.log(2), 0.0], [math.log(0.5), 9.0]], [[0.0, 0.0], [0.0, 0.0]], [1.0, 1.0],
                   mask=[[True, True], [True, False]], weight=[5.0, 1.0])  # fmt: skip
-    summary = grpo_loss(case).stats.summary()
+    summary = grpo_loss(case, DOCUMENTED).stats.summary()
     assert summary["mean_ratio"] == pytest.approx(3.5 / 3)
     assert (summary["min_ratio"], summary["max_ratio"]) == (pytest.approx(0.5), pytest.approx(2.0))
     assert summary["clip_fraction"] == pytest.approx(2 / 3)
@@ -150,12 +150,99 @@ def test_an_unknown_weighting_and_a_band_without_one_are_refused():
         episode_weights([1], "row")
     for low, high in ((1.0, 1.28), (0.8, 1.0), (1.1, 1.28)):
         with pytest.raises(ConfigError, match="bracket 1"):
-            grpo_loss(replace(inputs([[0.0]], [[0.0]], [1.0]), clip_low=low, clip_high=high))
+            Objective(clip_low=low, clip_high=high)
 
 
 def test_shapes_that_do_not_fit_are_named():
     case = inputs([[0.0, 0.0]], [[0.0, 0.0]], [1.0])
     with pytest.raises(ValueError, match=r"old_logp_RT has \(1, 3\)"):
-        grpo_loss(replace(case, old_logp_RT=torch.zeros(1, 3)))
+        grpo_loss(replace(case, old_logp_RT=torch.zeros(1, 3)), DOCUMENTED)
     with pytest.raises(ValueError, match="advantage_R"):
-        grpo_loss(replace(case, advantage_R=torch.zeros(2)))
+        grpo_loss(replace(case, advantage_R=torch.zeros(2)), DOCUMENTED)
+
+
+def test_a_sequence_ratio_is_the_geometric_mean_and_its_gradient_is_shared():
+    # log ratios .3 and -.1 in a chunk of two: ratio e^.1 on both tokens, inside the band; the padding stays out
+    case = inputs([[0.3, -0.1, 7.0]], [[0.0, 0.0, 0.0]], [2.0], mask=[[True, True, False]], normaliser=4.0)
+    outputs, grad = gradient(case, replace(DOCUMENTED, ratio="sequence"))
+    ratio = math.exp(0.1)
+    assert outputs.loss.item() == pytest.approx(-2 * ratio * 2 / 4)
+    assert grad.tolist()[0] == pytest.approx([-2 * ratio / 4, -2 * ratio / 4, 0.0])
+    summary = outputs.stats.summary()
+    assert summary["min_ratio"] == summary["max_ratio"] == pytest.approx(ratio)
+    token = grpo_loss(case, DOCUMENTED).stats.summary()
+    assert token["clip_fraction"] == 0.5 and summary["clip_fraction"] == 0.0
+    assert token["approx_kl"] == summary["approx_kl"]
+
+
+@pytest.mark.parametrize("ratio", [1.0, 2.0])
+def test_in_a_chunk_of_one_token_both_ratios_are_the_same(ratio):
+    case = inputs([[math.log(ratio)]], [[0.0]], [-1.0])
+    assert grpo_loss(case, DOCUMENTED).loss == grpo_loss(case, replace(DOCUMENTED, ratio="sequence")).loss
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "value", "slope"),
+    [
+        (5.0, -1.0, -3.0, 0.0),  # worse than the bound: cut off, no gradient
+        (2.0, -1.0, -2.0, -2.0),  # not yet
+        (5.0, 1.0, 1.28, 0.0),  # positive advantages know no second bound
+        (0.5, -1.0, -0.8, 0.0),
+    ],
+)
+def test_the_dual_clip_bounds_negative_advantages_only(ratio, advantage, value, slope):
+    outputs, grad = gradient(inputs([[math.log(ratio)]], [[0.0]], [advantage]), replace(DOCUMENTED, dual_clip=3.0))
+    assert outputs.loss.item() == pytest.approx(-value, abs=1e-12)
+    assert grad.item() == pytest.approx(-slope, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "value", "slope"),
+    [("k1", 0.2, 1.0), ("k2", 0.02, 0.2), ("k3", math.exp(-0.2) + 0.2 - 1, 1 - math.exp(-0.2))],
+)
+def test_value_and_gradient_of_the_kl_term_by_hand(estimator, value, slope):
+    case = inputs([[-1.0, -1.0]], [[-1.0, -1.0]], [0.0], normaliser=2.0,
+                  anchor_logp_RT=torch.tensor([[-1.2, -1.0]], dtype=torch.float64))  # fmt: skip
+    outputs, grad = gradient(case, replace(DOCUMENTED, kl_beta=0.5, kl_estimator=estimator))
+    assert outputs.loss.item() == pytest.approx(0.5 * value / 2, abs=1e-12)
+    assert grad.tolist()[0] == pytest.approx([0.5 * slope / 2, 0.5 * (1.0 if estimator == "k1" else 0.0) / 2])
+    assert outputs.anchor_k3_sum == pytest.approx(math.exp(-0.2) + 0.2 - 1)
+
+
+def test_the_estimators_agree_near_the_anchor_and_k3_is_never_negative():
+    drift = torch.linspace(-2, 2, 401, dtype=torch.float64)
+    assert (KL_ESTIMATORS["k3"](drift) >= 0).all() and (KL_ESTIMATORS["k2"](drift) >= 0).all()
+    small = torch.tensor([1e-4, -1e-4], dtype=torch.float64)
+    assert torch.allclose(KL_ESTIMATORS["k3"](small), KL_ESTIMATORS["k2"](small), rtol=1e-3)
+    # Under the live distribution the mean of each estimator is the divergence (k2: nearly).
+    live, anchor = torch.tensor([0.6, 0.4], dtype=torch.float64), torch.tensor([0.5, 0.5], dtype=torch.float64)
+    exact = float((live * (live / anchor).log()).sum())
+    for name in ("k1", "k3"):
+        assert float((live * KL_ESTIMATORS[name]((live / anchor).log())).sum()) == pytest.approx(exact, abs=1e-12)
+
+
+def test_the_entropy_bonus_is_a_term_of_its_own():
+    entropy = torch.tensor([[0.5, 9.0]], dtype=torch.float64, requires_grad=True)
+    case = inputs([[-1.0, -1.0]], [[-1.0, -1.0]], [0.0], mask=[[True, False]], entropy_RT=entropy, normaliser=2.0)
+    outputs = grpo_loss(case, replace(DOCUMENTED, entropy_bonus=0.1))
+    outputs.loss.backward()
+    assert outputs.loss.item() == pytest.approx(-0.1 * 0.5 / 2) and entropy.grad.tolist() == [[-0.05, 0.0]]
+
+
+def test_terms_without_what_they_need_are_named():
+    case = inputs([[0.0]], [[0.0]], [1.0])
+    with pytest.raises(ValueError, match="anchor_logp_RT"):
+        grpo_loss(case, replace(DOCUMENTED, kl_beta=0.1))
+    with pytest.raises(ValueError, match="entropy_RT"):
+        grpo_loss(case, replace(DOCUMENTED, entropy_bonus=0.1))
+    for bad in ({"ratio": "row"}, {"kl_estimator": "k4"}, {"dual_clip": 1.0}):
+        with pytest.raises(ConfigError):
+            replace(DOCUMENTED, **bad)
+
+
+def test_normalisers_by_hand():
+    tokens = [10, 30, 20]
+    assert normaliser(tokens, "token", 700) == 60.0
+    assert normaliser(tokens, "episode", 700) == pytest.approx(60.0)
+    assert normaliser(tokens, "constant", 700) == 2100.0
+    assert episode_weights(tokens, "constant") == [1.0, 1.0, 1.0]

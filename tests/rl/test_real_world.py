@@ -15,9 +15,10 @@ from vla_rl.policy.normalise import NormStats
 from vla_rl.policy.policy import new_twin
 from vla_rl.policy.sampler import GrammarSampler
 from vla_rl.rl.reward import RewardV1
+from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.summary import episode_row
 from vla_rl.rl.surfaces import Full
-from vla_rl.rl.update import UpdateSettings, build_optimizer, grpo_update
+from vla_rl.rl.update import build_optimizer, grpo_update
 from vla_rl.rollout import store
 from vla_rl.rollout.files import dump_json
 from vla_rl.rollout.pool import ProcessPool, SerialPool

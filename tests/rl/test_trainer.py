@@ -15,7 +15,7 @@ from tiny_policy import tiny_policy, tiny_sampler
 from toy_run import CONFIGURATION, STEPS, toy_trainer
 from toy_world import spec
 
-from vla_rl.config.schema import LossConfig, OptimConfig
+from vla_rl.config.schema import GeometryConfig, LossConfig, OptimConfig
 from vla_rl.errors import ConfigError, RolloutError, StoppedRun
 from vla_rl.rl import events
 from vla_rl.rl.checkpoint import checkpoints, load_checkpoint
@@ -23,10 +23,10 @@ from vla_rl.rl.plan import Geometry
 from vla_rl.rollout.events import EpisodeDone, PredictRound
 from vla_rl.rollout.pool import ProcessPool
 
-TRAIN_KEYS = """step episodes successes reward_mean median_group_std_cm groups_total groups_kept mixed_groups_frac
-    success_advantage_share mean_ratio min_ratio max_ratio clip_fraction approx_kl anchor_kl anchor_k3_pre rollout_gap
-    loss grad_norm step_skipped chosen_nll entropy knockaway_frac setback_frac tip_frac strikes earned_progress_mean_cm
-    ungrasped_disp_mean_cm rows tokens predict_rounds mean_predict_batch rollout_s update_s eval_s save_s
+TRAIN_KEYS = """step episodes successes reward_mean median_group_std_cm groups_total groups_kept groups_dropped
+    mixed_groups_frac success_advantage_share mean_ratio min_ratio max_ratio clip_fraction approx_kl anchor_kl
+    anchor_k3_pre update_kl rolled_back rollout_gap loss grad_norm step_skipped chosen_nll entropy knockaway_frac
+    setback_frac tip_frac strikes earned_progress_mean_cm ungrasped_disp_mean_cm rows tokens predict_rounds mean_predict_batch rollout_s update_s eval_s save_s
     env_steps_per_s vram_gib gpu_h gpu_h_total masked_violations wider_bins zero_fallbacks predict_latency_s""".split()
 TIMES = {"rollout_s", "update_s", "eval_s", "save_s", "env_steps_per_s", "wall_s", "predict_s", "predict_latency_s"}
 SRC = str(Path(__file__).parents[2] / "src")
@@ -106,7 +106,7 @@ def test_the_first_update_is_on_policy_and_the_weights_move(reference):
 
 def test_device_figures_are_null_on_a_cpu_and_the_evaluation_before_a_step_is_in_its_row(reference):
     rows = read(reference[0], "train.jsonl")
-    assert all(row[k] is None for row in rows for k in ("vram_gib", "gpu_h", "gpu_h_total", "anchor_kl"))
+    assert all(row[k] is None for row in rows for k in ("vram_gib", "gpu_h", "gpu_h_total", "anchor_k3_pre"))
     assert rows[0]["eval_s"] > 0 and rows[1]["eval_s"] is None
 
 
@@ -329,7 +329,7 @@ def test_constants_that_make_no_sense_are_refused_before_anything_runs(tmp_path,
 
 
 def test_steps_never_share_a_training_seed():
-    geometry = Geometry(3, 2, 1.0, 200000, 0.05, None)
+    geometry = Geometry.of(GeometryConfig(seeds=3, draws=2, temperature=1.0, train_seed_base=200000))
     assert [(s.seed, s.draw) for s in geometry.specs(2)] == [(200000 + k, d) for k in (3, 4, 5) for d in (0, 1)]
     assert {s.seed for step in (1, 2, 3) for s in geometry.specs(step)} == set(geometry.training_seeds(3))
     assert CONFIGURATION["run"]["seed"] == 3
@@ -338,3 +338,42 @@ def test_steps_never_share_a_training_seed():
 def test_a_sampler_that_only_decodes_greedily_is_refused_at_once(tmp_path):
     with pytest.raises(ConfigError, match="sampler.mode"):
         toy_trainer(tmp_path / "run", sampler=tiny_sampler(tiny_policy(), mode="reference"))
+
+
+def test_the_distance_to_step_0_is_measured_after_each_update_and_the_anchor_is_in_the_checkpoint(reference):
+    path = reference[0]
+    kls = [row["anchor_kl"] for row in read(path, "train.jsonl")]
+    assert all(kl > 0 for kl in kls) and all(not row["rolled_back"] for row in read(path, "train.jsonl"))
+    states = [load_checkpoint(found).state["anchor_digest"] for found in checkpoints(path / "checkpoints")]
+    assert len(set(states)) == 1 and states[0]
+
+
+def test_an_update_beyond_the_trust_region_is_undone_and_recorded(reference, tmp_path):
+    trainer = toy_trainer(tmp_path / "run", loss=LossConfig(trust_region=1e-12))
+    before = trainer.policy.weights_digest()
+    finish(trainer)
+    rows = read(tmp_path / "run", "train.jsonl")
+    assert all(row["rolled_back"] and row["step_skipped"] and row["update_kl"] > 1e-12 for row in rows)
+    assert trainer.policy.weights_digest() == before and trainer.counters.updates_applied == 0
+    wide = toy_trainer(tmp_path / "wide", loss=LossConfig(trust_region=1e6))
+    finish(wide)
+    assert evidence(tmp_path / "wide")[2] == evidence(reference[0])[2]
+
+
+def test_a_kl_cost_in_the_reward_is_a_term_of_every_episode(tmp_path):
+    finish(toy_trainer(tmp_path / "run", loss=LossConfig(kl_beta=0.5, kl_in="reward", kl_estimator="k1")))
+    episodes = [row for row in read(tmp_path / "run", "episodes.jsonl") if row["phase"] == "train"]
+    terms = [name for name in episodes[0] if name.startswith("reward_") and episodes[0][name] is not None]
+    assert "reward_kl" in terms
+    for row in episodes:
+        assert row["reward"] == pytest.approx(sum(row[name] for name in terms))
+    assert any(row["reward_kl"] != 0 for row in episodes if row["step"] > 1)
+
+
+def test_shuffled_advantages_are_recorded_as_they_were_dealt(reference, tmp_path):
+    finish(toy_trainer(tmp_path / "run", geometry={"shuffle_advantages": True}))
+    dealt, straight = (
+        [row["advantage"] for row in read(path, "episodes.jsonl") if row["phase"] == "train" and row["step"] == 1]
+        for path in (tmp_path / "run", reference[0])
+    )
+    assert dealt != straight and sorted(dealt) == sorted(straight)

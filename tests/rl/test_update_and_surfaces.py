@@ -14,8 +14,10 @@ from vla_rl.config.schema import LossConfig, OptimConfig
 from vla_rl.errors import ConfigError, IntegrityError, MachineError, StoppedRun
 from vla_rl.policy.sampler import PredictRequest
 from vla_rl.rl import preflight
+from vla_rl.rl.lessons import select_lessons
+from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.surfaces import Full, PatchOnly, TextStack
-from vla_rl.rl.update import UpdateSettings, accumulate_gradient, build_optimizer, grpo_update, select_lessons
+from vla_rl.rl.update import Fixed, accumulate_gradient, build_optimizer, grpo_update
 from vla_rl.rollout.pool import SerialPool
 from vla_rl.rollout.records import EpisodeSpec
 from vla_rl.rollout.wave import run_wave
@@ -34,9 +36,9 @@ def rows():
         ).rows
 
 
-def settings(weighting="token", old_logp="recompute", microbatch_rows=3, **optim):
+def settings(weighting="token", old_logp="rescored", microbatch_rows=3, loss=None, **optim):
     optim = OptimConfig(**{"lr": 1e-3, "microbatch_rows": microbatch_rows, **optim})
-    return UpdateSettings.of(LossConfig(weighting=weighting, old_logp=old_logp), optim)
+    return UpdateSettings.of(LossConfig(weighting=weighting, old_logp=old_logp, **(loss or {})), optim)
 
 
 def update(policy, rows, surface=None, advantages=None, constants=None, optim=None, **kwargs):
@@ -57,8 +59,10 @@ def state(policy):
 def gradients(rows, constants):
     policy = tiny_policy()
     parameters = Full().trainable(policy)
-    lessons, normaliser = select_lessons(rows, ADVANTAGES, constants.weighting)
-    sums = accumulate_gradient(policy, lessons, normaliser, constants, TEMPERATURE)
+    lessons, divisor = select_lessons(
+        rows, ADVANTAGES, weighting=constants.weighting, episode_tokens=constants.episode_tokens
+    )
+    sums = accumulate_gradient(policy, lessons, divisor, constants, TEMPERATURE, Fixed(None, None))
     return {name: p.grad for name, p in parameters if p.grad is not None}, sums
 
 
@@ -72,7 +76,7 @@ def test_the_first_ratio_is_one_nothing_is_clipped_and_the_gap_to_the_sampler_is
 
 
 def test_against_the_samplers_log_probabilities_the_ratio_is_one_within_1e_4(rows):
-    result = update(tiny_policy(), rows, constants=settings(old_logp="rollout"))
+    result = update(tiny_policy(), rows, constants=settings(old_logp="recorded"))
     assert abs(result.ratios["mean_ratio"] - 1) < 1e-4 and result.ratios["clip_fraction"] == 0.0
     assert result.ratios["max_ratio"] - 1 < 1e-4 and 1 - result.ratios["min_ratio"] < 1e-4
 
@@ -110,7 +114,7 @@ def test_rows_of_dropped_groups_change_nothing_and_the_order_of_rows_neither(row
 
 
 def test_rows_with_advantage_zero_count_in_the_normaliser_and_are_not_computed(rows):
-    lessons, normaliser = select_lessons(rows, ADVANTAGES, "token")
+    lessons, normaliser = select_lessons(rows, ADVANTAGES, weighting="token", episode_tokens=1)
     assert normaliser == sum(len(r.bins) for r in rows)
     assert {lesson.row.spec.seed for lesson in lessons} == {100, 102}
     lengths = [len(lesson.row.bins) for lesson in lessons]
@@ -134,7 +138,7 @@ def test_the_update_raises_the_likelihood_of_good_episodes_and_the_sampler_feels
     update(policy, rows, advantages={SPECS[0]: 1.0, SPECS[1]: -1.0}, optim=OptimConfig(lr=1e-2))
     after = sampler.sample([request], TEMPERATURE)[0]
     assert not np.array_equal(before.logp, after.logp)
-    again = update(policy, rows, advantages={SPECS[0]: 1.0}, constants=settings(old_logp="rollout"))
+    again = update(policy, rows, advantages={SPECS[0]: 1.0}, constants=settings(old_logp="recorded"))
     assert again.ratios["mean_ratio"] > 1.0
 
 
@@ -142,7 +146,7 @@ def test_learning_rate_zero_keeps_ratio_gap_and_weights_for_ten_updates(rows):
     policy = tiny_policy()
     before = policy.weights_digest()
     for _ in range(10):
-        result = update(policy, rows, constants=settings(old_logp="rollout", lr=0.0), optim=OptimConfig(lr=0.0))
+        result = update(policy, rows, constants=settings(old_logp="recorded", lr=0.0), optim=OptimConfig(lr=0.0))
         assert result.rollout_gap < 1e-5
     assert policy.weights_digest() == before
 

@@ -75,23 +75,64 @@ class GeometryConfig:
     draws: int = key(8, "draws (episodes) per seed", at_least=2)
     temperature: float = key(1.0, "sampling temperature of the training rollouts", above=0)
     train_seed_base: int = key(200000, "first training seed; step k uses base + k*seeds and the following", at_least=0)
+    advantage: str = key(
+        "zscore",
+        "zscore: over the group's spread; leave_one_out: minus the others' mean; mean_only: minus the mean; "
+        "batch_scaled: over the wave's spread",
+        choices=("zscore", "leave_one_out", "mean_only", "batch_scaled"),
+    )
     min_group_std_cm: float = key(0.05, "groups whose rewards spread less (population std, cm) are dropped", at_least=0)
+    min_success_rate: float | None = key(
+        None, "groups whose share of successes is not above this are dropped (null: none are)", at_least=0, at_most=1
+    )
+    max_success_rate: float | None = key(
+        None, "groups whose share of successes is not below this are dropped (null: none are)", at_least=0, at_most=1
+    )
     advantage_clip: float | None = key(None, "advantages are clipped to +-this; null leaves them", above=0)
+    shuffle_advantages: bool = key(
+        False, "control: deal the advantages of the kept episodes to one another, so that they mean nothing"
+    )
 
 
 @dataclass
 class LossConfig:
     clip_low: float = key(0.8, "lower bound of the token ratio", above=0, at_most=1)
     clip_high: float = key(1.28, "upper bound of the token ratio (clip-higher)", at_least=1)
+    ratio: str = key(
+        "token",
+        "token: each token's own ratio; sequence: the geometric mean over its chunk",
+        choices=("token", "sequence"),
+    )
+    dual_clip: float | None = key(
+        None, "with a negative advantage A a token contributes at least this times A; null: no bound", above=1
+    )
     weighting: str = key(
         "token",
-        "token: every token of the wave counts the same; episode: every episode does",
-        choices=("token", "episode"),
+        "token: every token of the wave counts the same; episode: every episode does; constant: the sum over "
+        "episodes x episode_tokens",
+        choices=("token", "episode", "constant"),
     )
+    episode_tokens: int = key(700, "what stands for an episode's tokens under constant weighting", at_least=1)
     old_logp: str = key(
-        "recompute",
-        "old log-probabilities: recompute (the trainer's own forward pass) or rollout",
-        choices=("recompute", "rollout"),
+        "rescored",
+        "old log-probabilities: rescored (the trainer's own forward pass) or recorded (the sampler's)",
+        choices=("rescored", "recorded"),
+    )
+    epochs: int = key(1, "gradient passes over a wave, with an optimiser step each", at_least=1)
+    kl_beta: float = key(0.0, "weight of the KL estimate against the policy at step 0", at_least=0)
+    kl_estimator: str = key("k3", "k1, k2 or k3 (Schulman, 2020)", choices=("k1", "k2", "k3"))
+    kl_in: str = key(
+        "loss",
+        "loss: a term a token, in nats; reward: kl_beta cm are taken for each nat of an episode's estimate",
+        choices=("loss", "reward"),
+    )
+    entropy_bonus: float = key(0.0, "weight of the tokens' mean entropy", at_least=0)
+    kl_rows: int = key(32, "rows on which the distance to step 0 is measured after an update; 0: never", at_least=0)
+    trust_region: float | None = key(
+        None, "an update that moves those rows by more (k3, nats a token) is undone; null: never", above=0
+    )
+    max_first_gap: float = key(
+        0.06, "largest |trainer - sampler| log-probability of a token before the first update, nats", above=0
     )
 
 
@@ -105,7 +146,10 @@ class OptimConfig:
     grad_clip: float = key(1.0, "global gradient norm is clipped to this", above=0)
     warmup_steps: int = key(0, "the learning rate rises linearly over this many updates", at_least=0)
     microbatch_rows: int = key(
-        1, "rows per forward and backward pass (changes memory and speed, not the gradient)", at_least=1
+        1, "most rows of a forward and backward pass (changes memory and speed, not the gradient)", at_least=1
+    )
+    microbatch_tokens: int | None = key(
+        None, "most tokens of such a pass, prompts and padding included; a longer row goes alone", at_least=1
     )
 
 

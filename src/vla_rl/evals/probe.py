@@ -18,7 +18,7 @@ from typing import Any
 from vla_rl.config.schema import ProbeConfig
 from vla_rl.errors import ConfigError
 from vla_rl.evals.summary import COUNTS, summarise
-from vla_rl.rl.advantage import group_advantages
+from vla_rl.rl.advantage import GroupRule, group_advantages
 from vla_rl.rl.summary import mixed_groups_frac
 from vla_rl.rollout.records import Episode, EpisodeSpec
 from vla_rl.stats.bootstrap import PairedDifference, paired_bootstrap
@@ -88,7 +88,10 @@ def read_temperature(
     draws = len(episodes) // len(seeds)
     values = [scores[e.spec] for e in episodes]
     groups = group_advantages(
-        [e.spec.seed for e in episodes], values, draws=draws, min_group_std=rule.min_group_std_cm, clip=None
+        [e.spec.seed for e in episodes],
+        values,
+        [bool(e.metrics["success"]) for e in episodes],
+        GroupRule(draws, min_group_std=rule.min_group_std_cm),
     ).groups
     whole = all(group.unscorable == 0 for group in groups)
     stds = {group.id: group.std for group in groups if group.std is not None}

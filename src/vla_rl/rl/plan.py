@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from vla_rl.config.schema import GeometryConfig
 from vla_rl.errors import ConfigError
+from vla_rl.rl.advantage import GroupRule
 from vla_rl.rollout.records import EpisodeSpec
 
 
@@ -20,8 +21,8 @@ class Geometry:
     draws: int
     temperature: float
     train_seed_base: int
-    min_group_std_cm: float
-    advantage_clip: float | None
+    rule: GroupRule
+    shuffle_advantages: bool
 
     @classmethod
     def of(cls, config: GeometryConfig) -> Geometry:
@@ -30,23 +31,29 @@ class Geometry:
         Raises:
             ConfigError: no seed, fewer than two draws of a seed, or a temperature that samples nothing.
         """
-        for name, least in (("seeds", 1), ("draws", 2)):
-            if getattr(config, name) < least:
-                raise ConfigError(
-                    f"a wave needs at least {least} {name}, not {getattr(config, name)}",
-                    where=f"geometry.{name}",
-                    remedy="8 seeds x 8 draws is the documented geometry; one draw has no group to stand out from",
-                )
+        if config.seeds < 1:
+            raise ConfigError(
+                f"a wave needs at least 1 seed, not {config.seeds}",
+                where="geometry.seeds",
+                remedy="8 seeds x 8 draws is the documented geometry",
+            )
         if not config.temperature > 0:
             raise ConfigError(
                 f"temperature {config.temperature} samples nothing: all draws of a seed would be alike",
                 where="geometry.temperature",
                 remedy="use a temperature above 0, e.g. 0.7 or 1.0",
             )
+        rule = GroupRule(
+            draws=config.draws,
+            estimator=config.advantage,
+            min_group_std=config.min_group_std_cm,
+            clip=config.advantage_clip,
+            min_success_rate=config.min_success_rate,
+            max_success_rate=config.max_success_rate,
+        )
         return cls(
-            config.seeds, config.draws, config.temperature,
-            config.train_seed_base, config.min_group_std_cm, config.advantage_clip,
-        )  # fmt: skip
+            config.seeds, config.draws, config.temperature, config.train_seed_base, rule, config.shuffle_advantages
+        )
 
     def specs(self, step: int) -> list[EpisodeSpec]:
         """The episodes of update `step` (from 1), seed-major; steps never share a seed."""

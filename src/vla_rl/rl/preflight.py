@@ -16,8 +16,11 @@ import torch
 
 from vla_rl.errors import MachineError, RolloutError, StoppedRun
 from vla_rl.policy.prompt import Observation
+from vla_rl.rl.lessons import Lesson
+from vla_rl.rl.settings import UpdateSettings
+from vla_rl.rl.snapshot import Snapshot
 from vla_rl.rl.surfaces import NamedParameters
-from vla_rl.rl.update import Lesson, UpdateSettings, accumulate_gradient
+from vla_rl.rl.update import Fixed, accumulate_gradient
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import EpisodeSpec, Row
 from vla_rl.rollout.store import row_bytes
@@ -59,9 +62,15 @@ def dry_update(
     """
     row = _longest_row(policy, observation)
     rows = settings.microbatch_rows if str(policy.device).startswith("cuda") else 1
-    before = [parameter.detach().to("cpu", copy=True) for _, parameter in parameters]
+    before = Snapshot(parameters, optimizer)
+    anchored = [torch.from_numpy(row.logp)] * rows if settings.objective.kl_beta else None
     sums = accumulate_gradient(
-        policy, [Lesson(row, 1.0, 1.0)] * rows, float(rows * len(row.bins)), settings, temperature
+        policy,
+        [Lesson(row, 1.0, 1.0)] * rows,
+        float(rows * len(row.bins)),
+        settings,
+        temperature,
+        Fixed(old=None, anchor=anchored),
     )
     broken = [name for name, p in parameters if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
     if broken or not np.isfinite(sums.loss):
@@ -72,10 +81,7 @@ def dry_update(
         )
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    optimizer.state.clear()
-    with torch.no_grad():
-        for (_, parameter), saved in zip(parameters, before, strict=True):
-            parameter.copy_(saved)
+    before.put_back()
     return len(row.bins)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vla_rl.rl.advantage import Advantages
+from vla_rl.rl.advantage import DROPPED, Advantages
+from vla_rl.rl.drift import Drift
 from vla_rl.rl.update import UpdateResult
 from vla_rl.rollout.records import Episode, decode_counts
 from vla_rl.rollout.wave import Wave
@@ -78,7 +79,13 @@ def episode_row(
 
 
 def train_row(
-    step: int, wave: Wave, terms: Sequence[Terms], advantages: Advantages, update: UpdateResult, costs: StepCosts
+    step: int,
+    wave: Wave,
+    terms: Sequence[Terms],
+    advantages: Advantages,
+    update: UpdateResult,
+    drift: Drift | None,
+    costs: StepCosts,
 ) -> dict[str, Any]:
     """One line of `train.jsonl`, without `save_s`, which is known only after the row is part of the checkpoint.
 
@@ -98,11 +105,14 @@ def train_row(
         "median_group_std_cm": statistics.median(stds) if stds else None,
         "groups_total": len(advantages.groups),
         "groups_kept": sum(group.kept for group in advantages.groups),
+        "groups_dropped": {reason: sum(g.dropped == reason for g in advantages.groups) for reason in DROPPED},
         "mixed_groups_frac": mixed_groups_frac(episodes),
         "success_advantage_share": success_advantage_share(episodes, advantages),
         **update.ratios,
-        "anchor_kl": None,
-        "anchor_k3_pre": None,
+        "anchor_kl": drift.anchor_kl if drift else None,
+        "anchor_k3_pre": update.anchor_k3,
+        "update_kl": drift.update_kl if drift else None,
+        "rolled_back": update.rolled_back,
         "rollout_gap": update.rollout_gap,
         "loss": update.loss,
         "grad_norm": update.grad_norm,

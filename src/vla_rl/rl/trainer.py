@@ -4,16 +4,17 @@ In: a policy with its sampler, a pool of environments, a surface, a reward, cons
 callable. Out: a trained policy in place, and the files of the run. The trainer knows nothing of configuration files,
 registrations or terminals: it receives plain objects and reports through `on_event`.
 
-One step is: a wave of seeds x draws episodes; a reward each; z-scores inside each seed's group; one clipped token-level
-gradient pass over the rows of groups with spread; one AdamW step; rows and counters on disk.
+One step is: a wave of seeds x draws episodes; a reward each; z-scores inside each seed's group; a clipped token-level
+gradient pass over the rows of groups with spread and an AdamW step, once or several times; how far that moved the
+policy; rows and counters on disk.
 
 Deviations from GRPO (Shao et al., 2024, arXiv:2402.03300):
 - an "output" is a whole episode of many action chunks; its advantage stands on every token of every chunk;
 - the loss is averaged over all tokens of the wave (or every episode counts the same), not per output first;
 - groups whose rewards spread less than a floor are dropped, and nothing is added to the std that divides;
 - the clip band is asymmetric ("clip-higher"), and with one gradient pass a wave it binds only against stored sampler
-  log-probabilities (`loss.old_logp=rollout`): against the trainer's own the ratio is 1 by design;
-- no KL term and no reference policy.
+  log-probabilities (`loss.old_logp=recorded`): against the trainer's own the ratio is 1 by design;
+- no KL term unless asked for (`loss.kl_beta`); the anchor is the policy at step 0, and the distance to it is measured.
 
 Safe against `kill -9`: an episode is on disk when it ends, an update when its checkpoint is renamed into place, and
 what was recorded later than the checkpoint is dropped and done again, bit for bit on a CPU.
@@ -29,17 +30,22 @@ from typing import Any
 import torch
 
 from vla_rl.config.schema import CheckpointConfig, GeometryConfig, LossConfig, OptimConfig
-from vla_rl.errors import ConfigError, StoppedRun
+from vla_rl.errors import ConfigError, IntegrityError, StoppedRun
 from vla_rl.policy.sampler import REFERENCE
 from vla_rl.rl import checkpoint as ckpt
 from vla_rl.rl import events, preflight, rundir
-from vla_rl.rl.advantage import Advantages, group_advantages
+from vla_rl.rl.advantage import Advantages, group_advantages, shuffled
+from vla_rl.rl.anchor import Anchor
+from vla_rl.rl.drift import Drift, kl_cost_cm, measure, sample_rows
 from vla_rl.rl.plan import Counters, Geometry, Outcome
 from vla_rl.rl.reward import Reward
+from vla_rl.rl.rowchecks import check_first
 from vla_rl.rl.rundir import RunDir
+from vla_rl.rl.settings import UpdateSettings
+from vla_rl.rl.snapshot import Snapshot
 from vla_rl.rl.summary import Evaluation, StepCosts, Terms, episode_row, train_row
 from vla_rl.rl.surfaces import Surface
-from vla_rl.rl.update import UpdateResult, UpdateSettings, build_optimizer, grpo_update
+from vla_rl.rl.update import UpdateResult, build_optimizer, grpo_update
 from vla_rl.rollout import store
 from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
@@ -104,7 +110,6 @@ class GrpoTrainer:
         self.save_every, self.keep, self.keep_rows = checkpoint.every, checkpoint.keep, checkpoint.keep_rows
         self.steps, self.slots, self.max_replans, self.max_wall_s = steps, slots, max_replans, max_wall_s
         self.run_dir, self.evaluate, self.on_event = run_dir, evaluate, on_event
-        group_advantages([], [], draws=self.geometry.draws, min_group_std=0.0, clip=None)  # refuses one draw a seed
         check_use(self.geometry.training_seeds(steps), "train", where="geometry.train_seed_base")
         if getattr(sampler, "mode", None) == REFERENCE:
             raise ConfigError(
@@ -114,6 +119,10 @@ class GrpoTrainer:
             )
         self.parameters = surface.trainable(policy)
         self.optimizer = build_optimizer(self.parameters, optim, surface)
+        self.kl_rows, self.trust_region = loss.kl_rows, loss.trust_region
+        self.reward_beta = loss.kl_beta if loss.kl_in == "reward" else 0.0
+        self.kl_estimator = loss.kl_estimator
+        self.anchor = Anchor(self.parameters) if loss.kl_rows or loss.kl_beta else None
         self.counters = Counters()
         self._phase, self._eval_s = "starting", None
         self._started = self._clock = time.monotonic()
@@ -136,12 +145,14 @@ class GrpoTrainer:
                 return self._end(step - 1, finished=False)
             try:
                 wave = self._collect(step)
-                terms, advantages = self._price(wave)
-                update, update_s = self._update(step, wave, advantages)
+                if step == done + 1:
+                    check_first(self.policy, wave.rows, self.settings, self.geometry.temperature)
+                terms, advantages = self._price(step, wave)
+                update, drift, update_s = self._update(step, wave, advantages)
             except _OutOfTime:
                 self.optimizer.zero_grad(set_to_none=True)
                 return self._end(step - 1, finished=False)
-            self._record(step, wave, terms, advantages, update, update_s)
+            self._record(step, wave, terms, advantages, update, drift, update_s)
         if self._out_of_time():
             return self._end(self.steps, finished=False)
         self._evaluate(self.steps)
@@ -175,20 +186,30 @@ class GrpoTrainer:
         rows = tuple(row for spec in specs for row in stored[spec][1])
         return assemble(episodes, rows, fresh.wall_s, slots=self.slots, groups=fresh.groups)
 
-    def _price(self, wave: Wave) -> tuple[list[Terms], Advantages]:
+    def _price(self, step: int, wave: Wave) -> tuple[list[Terms], Advantages]:
         terms: list[Terms] = [self.reward.terms(episode.metrics) for episode in wave.episodes]
+        if self.reward_beta:
+            assert self.anchor is not None
+            costs = kl_cost_cm(
+                self.policy, self.anchor, wave.rows, beta=self.reward_beta, estimator=self.kl_estimator,
+                temperature=self.geometry.temperature, batch_rows=self.settings.microbatch_rows,
+            )  # fmt: skip
+            terms = [_less(t, costs[episode.spec]) for t, episode in zip(terms, wave.episodes, strict=True)]
         advantages = group_advantages(
             [episode.spec.seed for episode in wave.episodes],
             [t["total"] for t in terms],
-            draws=self.geometry.draws,
-            min_group_std=self.geometry.min_group_std_cm,
-            clip=self.geometry.advantage_clip,
+            [bool(episode.metrics["success"]) for episode in wave.episodes],
+            self.geometry.rule,
         )
+        if self.geometry.shuffle_advantages:
+            advantages = shuffled(advantages, (self.geometry.train_seed_base, step))
         return terms, advantages
 
-    def _update(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, float]:
+    def _update(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, Drift | None, float]:
+        """Update, measure how far that went, and undo it if it was too far."""
         self._phase, started = "update", time.perf_counter()
         scored = zip(wave.episodes, advantages.values, advantages.kept, strict=True)
+        before = Snapshot(self.parameters, self.optimizer) if self.trust_region is not None else None
         result = grpo_update(
             policy=self.policy,
             parameters=self.parameters,
@@ -198,17 +219,33 @@ class GrpoTrainer:
             settings=self.settings,
             temperature=self.geometry.temperature,
             step=step,
+            anchor=self.anchor,
             progress=lambda done, total: self._pulse(step, events.UpdateProgress(step, done, total)),
         )
-        return result, time.perf_counter() - started
+        drift = None
+        if self.anchor is not None and result.rows and result.loss_finite:
+            sample = sample_rows(wave.rows, self.kl_rows, step)
+            batch, temperature = self.settings.microbatch_rows, self.geometry.temperature
+            drift = measure(self.policy, self.anchor, sample, temperature=temperature, batch_rows=batch)
+        if before is not None and drift is not None and drift.update_kl > (self.trust_region or 0.0):
+            before.put_back()
+            result = replace(result, step_skipped=True, rolled_back=True)
+        return result, drift, time.perf_counter() - started
 
     def _record(
-        self, step: int, wave: Wave, terms: list[Terms], advantages: Advantages, update: UpdateResult, update_s: float
+        self,
+        step: int,
+        wave: Wave,
+        terms: list[Terms],
+        advantages: Advantages,
+        update: UpdateResult,
+        drift: Drift | None,
+        update_s: float,
     ) -> None:
         """Episodes first, then the checkpoint, which carries the step's row, then the row: each is redone or
         recovered."""
         self.counters = self._count(wave, update)
-        row = train_row(step, wave, terms, advantages, update, self._costs(wave, update_s))
+        row = train_row(step, wave, terms, advantages, update, drift, self._costs(wave, update_s))
         standing = zip(wave.episodes, terms, advantages.values, advantages.kept, strict=True)
         self.run_dir.append(
             rundir.EPISODES,
@@ -263,6 +300,7 @@ class GrpoTrainer:
         done = loaded.step if loaded else 0
         self.run_dir.rewind(done)
         if loaded:
+            self._check_anchor(loaded.state)
             ckpt.restore(loaded, self.parameters, self.optimizer)
             self.counters = Counters(**loaded.state["counters"])
             if all(row["step"] != done for row in self.run_dir.rows(rundir.TRAIN)):
@@ -273,6 +311,15 @@ class GrpoTrainer:
         self._clean_up(done)
         return done
 
+    def _check_anchor(self, state: dict[str, Any]) -> None:
+        """The anchor is made of the policy as it was loaded, so it must be the one that the run began with."""
+        if self.anchor is not None and state["anchor_digest"] not in (None, self.anchor.digest):
+            raise IntegrityError(
+                "the policy that was loaded is not the one that this run began with",
+                where="policy.checkpoint",
+                remedy="put the checkpoint back; the distance to step 0 would be to another policy",
+            )
+
     def _save(self, step: int, row: dict[str, Any]) -> float:
         """Write the checkpoint, then delete what it makes superfluous; returns seconds."""
         self._phase, started = "save", time.perf_counter()
@@ -281,6 +328,7 @@ class GrpoTrainer:
             "counters": asdict(self.counters),
             "baseline": evaluations[0] if evaluations else None,
             "policy_digest": self.policy.weights_digest(),
+            "anchor_digest": self.anchor.digest if self.anchor else None,
             "row": row,
         }
         path = ckpt.save_checkpoint(self.run_dir.checkpoints, step, self.parameters, self.optimizer, state)
@@ -339,3 +387,9 @@ class GrpoTrainer:
         gpu_h_total = self.counters.device_s / 3600 if cuda else None
         gpu_h = (wave.wall_s + update_s + (eval_s or 0.0)) / 3600 if cuda else None
         return StepCosts(wave.wall_s, update_s, eval_s, vram_gib, gpu_h, gpu_h_total)
+
+
+def _less(terms: Terms, cost_cm: float) -> Terms:
+    """Reward terms with the KL cost as one more of them."""
+    total = terms["total"]
+    return {**terms, "kl": -cost_cm, "total": None if total is None else total - cost_cm}

@@ -1,0 +1,66 @@
+"""The constants of an update, checked, from the `loss` and `optim` sections of the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from vla_rl.errors import ConfigError
+from vla_rl.rl.loss import Objective, episode_weights
+
+RESCORED, RECORDED = OLD_LOGP = ("rescored", "recorded")
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """Constants of an update; names and meanings as in the `loss` and `optim` configuration.
+
+    `old_logp`: ``rescored`` takes the old log-probabilities from the trainer's own forward pass. In a first gradient
+    pass that is the live pass itself, so the ratio is exactly 1 and clipping is inactive by design; further epochs keep
+    it. ``recorded`` takes what the sampler stored.
+    """
+
+    objective: Objective
+    weighting: str
+    episode_tokens: int
+    old_logp: str
+    epochs: int
+    max_first_gap: float
+    lr: float
+    warmup_steps: int
+    grad_clip: float
+    microbatch_rows: int
+    microbatch_tokens: int | None
+
+    @classmethod
+    def of(cls, loss: Any, optim: Any) -> UpdateSettings:
+        """From a `LossConfig` and an `OptimConfig` (vla_rl.config.schema).
+
+        Raises:
+            ConfigError: an unknown choice, a band that does not bracket 1, or a micro-batch of no rows.
+        """
+        if loss.old_logp not in OLD_LOGP:
+            raise ConfigError(
+                f"no old_logp {loss.old_logp!r}", where="loss.old_logp", remedy="use rescored or recorded"
+            )
+        for value, where in ((optim.microbatch_rows, "optim.microbatch_rows"), (loss.epochs, "loss.epochs")):
+            if value < 1:
+                raise ConfigError(f"{value} is less than one", where=where)
+        episode_weights([1], loss.weighting)
+        objective = Objective(
+            clip_low=loss.clip_low,
+            clip_high=loss.clip_high,
+            ratio=loss.ratio,
+            dual_clip=loss.dual_clip,
+            kl_beta=loss.kl_beta if loss.kl_in == "loss" else 0.0,
+            kl_estimator=loss.kl_estimator,
+            entropy_bonus=loss.entropy_bonus,
+        )
+        return cls(
+            objective, loss.weighting, loss.episode_tokens, loss.old_logp, loss.epochs, loss.max_first_gap,
+            optim.lr, optim.warmup_steps, optim.grad_clip, optim.microbatch_rows, optim.microbatch_tokens,
+        )  # fmt: skip
+
+    def lr_at(self, step: int) -> float:
+        """Learning rate of update `step` (from 1): a linear rise over the warm-up, then constant."""
+        return self.lr * min(1.0, step / self.warmup_steps) if self.warmup_steps > 0 else self.lr
