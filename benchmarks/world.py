@@ -1,6 +1,6 @@
-"""What keeps the scripted expert from the documented protocol: servo, home pose and control timing, swapped one by one.
+"""Whether servo, home pose or control timing decides what the scripted expert reaches: swapped one by one.
 
-Run with ``python benchmarks/world.py`` (``--seeds 300-319`` for a shorter look, ``--json``); about 0.3 s an episode,
+Run with ``python benchmarks/world.py`` (``--seeds 300-319`` for a shorter look, ``--json``); about 0.4 s an episode,
 nothing is rendered. Every row is a world of its own with its own scene hash: for each of the three the documented value
 or that of ``sim100b``, all eight combinations. The expert is the same in all of them and reads home pose and disk from
 its world. Then, for both servos: how far gravity pulls the hand down over the boat, and how long a step takes. The
