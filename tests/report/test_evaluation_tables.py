@@ -19,7 +19,9 @@ from vla_rl.sim.metrics import TickSample, episode_metrics
 
 
 def sample(distance_cm: float, grip: int | None = 0, z_m: float = 0.0, upright: float = 1.0) -> TickSample:
-    return TickSample(distance_cm / 100, z_m, upright, boat_speed=0.0, max_speed=0.0, grip=grip)
+    return TickSample(
+        distance_cm / 100, z_m, upright, boat_speed_m_s=0.0, boat_spin_rad_s=0.0, max_speed=0.0, grip=grip
+    )
 
 
 KINDS = (

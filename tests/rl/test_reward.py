@@ -32,7 +32,8 @@ def trace(distances_cm, grips, upright=1.0):
             distance_m=distance / 100,
             z_m=0.0,
             upright=upright if i == last else 1.0,
-            boat_speed=0.0,
+            boat_speed_m_s=0.0,
+            boat_spin_rad_s=0.0,
             max_speed=0.0,
             grip=grip,
         )

@@ -54,7 +54,15 @@ def fake_episode(seed: int, ticks: int, *, px: int = 8, failure: str | None = No
         [np.sum([picture_histogram(frame[camera]) for frame in frames], axis=0) for camera in range(len(CAMERAS))]
     )
     trace = [
-        TickSample(distance_m=0.01 * (ticks - t), z_m=0.02, upright=1.0, boat_speed=0.0, max_speed=0.0, grip=3)
+        TickSample(
+            distance_m=0.01 * (ticks - t),
+            z_m=0.02,
+            upright=1.0,
+            boat_speed_m_s=0.0,
+            boat_spin_rad_s=0.0,
+            max_speed=0.0,
+            grip=3,
+        )
         for t in range(ticks + 1)
     ]
     success = failure is None

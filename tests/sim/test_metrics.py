@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from vla_rl.sim.metrics import (
 
 
 def sample(distance_cm: float, grip: int | None = 0, **changes: float) -> TickSample:
-    values = {"z_m": 0.0, "upright": 1.0, "boat_speed": 0.0, "max_speed": 0.0} | changes
+    values = {"z_m": 0.0, "upright": 1.0, "boat_speed_m_s": 0.0, "boat_spin_rad_s": 0.0, "max_speed": 0.0} | changes
     return TickSample(distance_m=distance_cm / 100, grip=grip, **values)
 
 
@@ -69,11 +70,29 @@ def test_moving_away_is_a_setback_and_a_knockaway_from_one_centimetre_on() -> No
         ({"upright": 0.9}, False),
         ({"max_speed": 0.5}, False),
         ({"max_speed": 0.49}, True),
-        ({"boat_speed": 0.49, "max_speed": 0.49}, True),
+        ({"boat_speed_m_s": 0.49, "boat_spin_rad_s": 0.49, "max_speed": 0.49}, True),
     ],
 )
 def test_documented_success_needs_every_clause(changes: dict[str, float], passes: bool) -> None:
     assert placed(grip=3, **changes).documented() is passes
+
+
+@pytest.mark.parametrize(
+    ("changes", "passes"),
+    [
+        ({}, True),
+        ({"boat_speed_m_s": 0.05}, False),
+        ({"boat_speed_m_s": 0.049, "boat_spin_rad_s": 0.49}, True),
+        ({"boat_spin_rad_s": 0.5}, False),
+        ({"max_speed": 9.0}, True),  # the arm may move
+        ({"grip": 1}, False),
+        ({"grip": None}, False),
+    ],
+)
+def test_strict_success_wants_the_boat_still_and_alone_in_units_that_are_not_mixed(
+    changes: dict[str, Any], passes: bool
+) -> None:
+    assert placed(**changes).placed() is passes
 
 
 def test_documented_success_is_strictly_inside_the_disk() -> None:

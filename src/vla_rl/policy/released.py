@@ -175,10 +175,12 @@ def check_ids(raw: dict[str, Any], tokenizer: Tokenizer, *, where: str) -> None:
         if found is None or not found == expected == stated:
             raise ActionIds(f"<{token}> is token {found}; expected {expected}, stated {stated}", where=where)
     text = raw.get("text_config") or {}
-    base, extra = text.get("vocab_size", 0), text.get("additional_vocab_size", 0)
-    state, end, patch = (raw.get(key) for key in ("state_token_start_id", "image_end_token_id", "image_patch_id"))
-    if not (isinstance(state, int) and all(isinstance(number, int) for number in (base, extra, end, patch))):
+    stated = [raw.get(key) for key in ("state_token_start_id", "image_end_token_id", "image_patch_id")]
+    stated += [text.get(key, 0) for key in ("vocab_size", "additional_vocab_size")]
+    numbers = [number for number in stated if isinstance(number, int)]
+    if len(numbers) < len(stated):
         raise VocabularyLayout("config.json does not say where state and image tokens start", where=where)
+    state, end, patch, base, extra = numbers
     layout = {f"<state_{i}>": state + i for i in range(STATE_BINS)}
     layout |= {"<im_start>": base, "<im_end>": end, "<im_patch>": patch}
     for token, expected in layout.items():

@@ -313,7 +313,8 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
             distance_m=float(np.hypot(x_m - disk_x, y_m - disk_y)),
             z_m=z_m,
             upright=1.0 - 2.0 * (qx * qx + qy * qy),
-            boat_speed=float(speed[v : v + 6].max()),
+            boat_speed_m_s=float(speed[v : v + 3].max()),
+            boat_spin_rad_s=float(speed[v + 3 : v + 6].max()),
             max_speed=float(speed.max()),
             grip=scene.grip_code(data),
         )

@@ -28,7 +28,8 @@ from vla_rl.sim.funnel import NOMINAL_TICK_S, PINCH
 DISK_RADIUS_M = 0.040
 PLACED_Z_M = (0.004, 0.030)
 MIN_UPRIGHT = 0.9
-MAX_SPEED = 0.5
+MAX_SPEED = 0.5  # of the documented test, which mixes m/s and rad/s
+STILL_M_S, STILL_RAD_S = 0.05, 0.5  # of the strict one
 STRICT_TICKS = 15
 KNOCKAWAY_CM = -1.0
 SETBACK_CM = 1.0
@@ -48,15 +49,16 @@ class TickSample:
         distance_m: horizontal distance from the boat's origin (keel centre) to the disk centre.
         z_m: height of the boat's origin.
         upright: world z of the boat's z axis, -1 .. 1.
-        boat_speed: largest of the boat's six |velocities| (m/s and rad/s mixed, as documented).
-        max_speed: largest |velocity| over all degrees of freedom, arm included.
+        boat_speed_m_s, boat_spin_rad_s: largest |velocity| of the boat along an axis, and around one.
+        max_speed: largest |velocity| over all degrees of freedom, arm included (m/s and rad/s mixed, as documented).
         grip: 0 none, 1 fixed side, 2 moving jaw, 3 both touch the boat; None where contacts were not recorded.
     """
 
     distance_m: float
     z_m: float
     upright: float
-    boat_speed: float
+    boat_speed_m_s: float
+    boat_spin_rad_s: float
     max_speed: float
     grip: int | None
 
@@ -71,8 +73,9 @@ class TickSample:
         return self.over_disk() and self.max_speed < MAX_SPEED
 
     def placed(self) -> bool:
-        """One tick of the strict test: over the disk, slow, and untouched by the gripper."""
-        return self.grip == 0 and self.over_disk() and self.boat_speed < MAX_SPEED
+        """One tick of the strict test: over the disk, still, and untouched by the gripper."""
+        still = self.boat_speed_m_s < STILL_M_S and self.boat_spin_rad_s < STILL_RAD_S
+        return self.grip == 0 and self.over_disk() and still
 
     def hopeless(self) -> bool:
         """One tick of a boat that cannot be placed any more."""
