@@ -177,7 +177,7 @@ def check_ids(raw: dict[str, Any], tokenizer: Tokenizer, *, where: str) -> None:
     text = raw.get("text_config") or {}
     base, extra = text.get("vocab_size", 0), text.get("additional_vocab_size", 0)
     state, end, patch = (raw.get(key) for key in ("state_token_start_id", "image_end_token_id", "image_patch_id"))
-    if not all(isinstance(number, int) for number in (base, extra, state, end, patch)):
+    if not isinstance(state, int) or not all(isinstance(number, int) for number in (base, extra, end, patch)):
         raise VocabularyLayout("config.json does not say where state and image tokens start", where=where)
     layout = {f"<state_{i}>": state + i for i in range(STATE_BINS)}
     layout |= {"<im_start>": base, "<im_end>": end, "<im_patch>": patch}
