@@ -176,8 +176,9 @@ def check_ids(raw: dict[str, Any], tokenizer: Tokenizer, *, where: str) -> None:
             raise ActionIds(f"<{token}> is token {found}; expected {expected}, stated {stated}", where=where)
     text = raw.get("text_config") or {}
     base, extra = text.get("vocab_size", 0), text.get("additional_vocab_size", 0)
-    state, end, patch = (raw.get(key) for key in ("state_token_start_id", "image_end_token_id", "image_patch_id"))
-    if not isinstance(state, int) or not all(isinstance(number, int) for number in (base, extra, end, patch)):
+    keys = ("state_token_start_id", "image_end_token_id", "image_patch_id")
+    state, end, patch = (raw[key] if isinstance(raw.get(key), int) else -STATE_BINS for key in keys)
+    if not isinstance(base, int) or not isinstance(extra, int) or min(state, end, patch) < 0:
         raise VocabularyLayout("config.json does not say where state and image tokens start", where=where)
     layout = {f"<state_{i}>": state + i for i in range(STATE_BINS)}
     layout |= {"<im_start>": base, "<im_end>": end, "<im_patch>": patch}
