@@ -26,7 +26,7 @@ def vla_rl(*arguments, **environment):
         (["train", "run.resume=/nowhere"], "/nowhere"),
         (["train", "geometry.draws=1"], "draws"),
         (["train", "policy.checkpoint=/nowhere"], "policy.checkpoint"),
-        (["eval", "eval.frames=black"], "own, foreign"),
+        (["eval", "eval.frames=white"], "own, foreign, black"),
         (["eval", "eval.frames=foreign", "eval.seeds=300"], "two seeds"),
         (["eval", "policy=expert", "sampler.batch_rows=3"], "sampler.batch_rows"),
         (["eval", "eval.seeds=300-301", "--video", "302"], "302 is not evaluated"),

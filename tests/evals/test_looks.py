@@ -10,7 +10,8 @@ import pytest
 from tiny_policy import tiny_policy, tiny_sampler
 from toy_world import PX, spec
 
-from vla_rl.evals.heldout import ForeignFrames, evaluate
+from vla_rl.evals.blind import view
+from vla_rl.evals.heldout import evaluate
 from vla_rl.evals.looks import LOOK_PX, EpisodeWatcher, Looks, small
 from vla_rl.rl.reward import documented_reward
 from vla_rl.rollout.pool import SerialPool
@@ -37,7 +38,7 @@ def watch(pool: SerialPool, record: tuple[int, ...] = (301,), *, blind: bool = F
     sampler: Any = tiny_sampler(tiny_policy())
     watcher = EpisodeWatcher(record)
     result = evaluate(
-        sampler=ForeignFrames(sampler) if blind else sampler,
+        sampler=view("foreign" if blind else "own", sampler),
         pool=pool,
         reward=documented_reward(),
         seeds=SEEDS,

@@ -111,7 +111,8 @@ def _plan(settings: EvalConfig, video: str | None) -> Plan:
 def _play(reader: ConfigReader, job: EvalJobConfig, settings: EvalConfig, plan: Plan, on_event: OnEvent) -> Played:
     if "workers" in reader.tree["policy"]:
         return _play_expert(reader, plan, on_event)
-    from vla_rl.evals.heldout import ForeignFrames, evaluate
+    from vla_rl.evals.blind import view
+    from vla_rl.evals.heldout import evaluate
     from vla_rl.evals.looks import EpisodeWatcher
     from vla_rl.evals.scene import scene_facts
 
@@ -123,7 +124,7 @@ def _play(reader: ConfigReader, job: EvalJobConfig, settings: EvalConfig, plan: 
         reader.check_consumed()
         watcher = EpisodeWatcher(plan.recorded)
         result = evaluate(
-            sampler=ForeignFrames(sampler) if settings.frames == "foreign" else sampler,
+            sampler=view(settings.frames, sampler),
             pool=pool,
             reward=documented_reward(),
             seeds=plan.seeds,

@@ -117,8 +117,9 @@ class EvalConfig:
     slots: int = key(32, "episodes that run side by side", at_least=1)
     frames: str = key(
         "own",
-        "own, or foreign: each episode is shown another one's pictures (the policy's blind floor)",
-        choices=("own", "foreign"),
+        "what the policy is shown: its own pictures, those of another episode (its blind floor), black ones, the first "
+        "pair ever seen (only the state tells then), or its own with one camera black",
+        choices=("own", "foreign", "black", "still", "top_black", "wrist_black"),
     )
     traces: bool = key(False, "also write traces.jsonl: distance and grip of every episode, tick by tick")
 

@@ -8,11 +8,10 @@ evaluated follows from the seed list alone, never from the order in which episod
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from vla_rl.evals.summary import summarise
-from vla_rl.policy.sampler import Prediction, PredictRequest
 from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import Episode, EpisodeSpec
@@ -78,34 +77,6 @@ def evaluate(
     rewards = {e.spec.seed: reward.terms(e.metrics)["total"] for e in wave.episodes}
     summary = summarise(wave.episodes, rewards, temperature=temperature, scene=scene)
     return EvalResult(summary, wave.episodes, rewards)
-
-
-class ForeignFrames:
-    """A sampler whose requests get the pictures of another episode: the same policy, blind.
-
-    A policy that still succeeds plays an average trajectory; what it scores here is its floor. Frames rotate among the
-    requests of one call; a request that is alone gets the last frames seen of another seed.
-
-    Args:
-        sampler: the sampler that answers.
-    """
-
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
-        self._seen: dict[int, Any] = {}
-
-    def sample(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]:
-        own = [request.observation.frames for request in requests]
-        for request, frames in zip(requests, own, strict=True):
-            self._seen[request.seed] = frames
-        foreign = own[1:] + own[:1]
-        if len(requests) == 1:
-            foreign = [next((f for seed, f in reversed(self._seen.items()) if seed != requests[0].seed), own[0])]
-        blind = [
-            replace(request, observation=replace(request.observation, frames=frames))
-            for request, frames in zip(requests, foreign, strict=True)
-        ]
-        return self._sampler.sample(blind, temperature)
 
 
 def _sealed(on_event: OnEvent) -> OnEvent:
