@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo "$$p" && break; done)
 GL_PACKAGE := libosmesa6
+JOBS ?= auto
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -33,8 +34,8 @@ gl: setup ## check off-screen rendering; install the one package it needs where 
 run: gl ## the quickstart: three GRPO steps on real episodes, evaluated before and after
 	@$(BIN)/vla-rl train experiment=quickstart
 
-test: gl ## the test suite (at most 10 minutes on two cores)
-	@$(BIN)/python -m pytest
+test: gl ## the test suite (at most 10 minutes on two cores; JOBS=1 runs it in one process)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
 test-slow: gl ## the slow tests: 100-seed evaluations, long runs
 	@$(BIN)/python -m pytest -m slow
