@@ -290,7 +290,9 @@ def cut_short(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "name"), [(lose_sizes, "unsupported-feature"), (cut_short, "damaged-file")], ids=lambda x: getattr(x, "__name__", x)
+    ("damage", "name"),
+    [(lose_sizes, "unsupported-feature"), (cut_short, "damaged-file")],
+    ids=lambda x: getattr(x, "__name__", x),
 )
 def test_what_builds_on_a_refused_network_is_skipped_and_the_rest_is_still_checked(
     release_copy: Path, damage: Callable[[Path], None], name: str
