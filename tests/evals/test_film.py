@@ -153,6 +153,6 @@ def test_processes_of_their_own_play_recordings_in_order(tmp_path: Path) -> None
 
 
 def test_nothing_to_replay_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(film, "ProcessPoolExecutor", None)
+    monkeypatch.setattr(film, "play_each", None)
     assert replay_all([], env_spec={}, plugins=(), workers=2, film=(), directory=tmp_path / "videos") == []
     assert not (tmp_path / "videos").exists()

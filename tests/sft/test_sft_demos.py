@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,7 +19,7 @@ from sft_support import ENV, EXPERT, SEEDS, dataset_digest, fake_episode, recipe
 from vla_rl.config.build import build
 from vla_rl.errors import ConfigError, UsageError
 from vla_rl.seeds import parse_seeds
-from vla_rl.sft import lerobot
+from vla_rl.sft import demos, lerobot
 from vla_rl.sft.dataset import open_demonstrations
 from vla_rl.sft.events import ShardRecorded
 from vla_rl.sft.frames import decode_windows
@@ -112,6 +114,21 @@ def test_a_killed_recording_goes_on_to_the_same_dataset(demo_dir: Path, tmp_path
     assert summary.complete and dataset_digest(tmp_path) == dataset_digest(demo_dir)
     stored = json.loads((tmp_path / "summary.json").read_text())
     assert stored["complete"] and stored["rows"] == summary.rows > summary.taught > 0
+
+
+@pytest.mark.slow
+def test_a_recorder_that_hangs_is_replaced(demo_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demos, "SILENT_S", 20.0)
+    stopped = []
+
+    def stop_first(event: object) -> None:
+        if not stopped:  # the worker, which has just been given its second shard
+            (worker,) = multiprocessing.active_children()
+            stopped.append(worker.pid)
+            os.kill(worker.pid, signal.SIGSTOP)
+
+    summary = record(tmp_path, on_event=stop_first)
+    assert stopped and summary.complete and dataset_digest(tmp_path) == dataset_digest(demo_dir)
 
 
 def test_the_wall_limit_starts_no_further_shard(tmp_path: Path) -> None:

@@ -64,3 +64,18 @@ def test_registering_imports_neither_mujoco_nor_the_configuration() -> None:
     code = "import sys, vla_rl.sim; print([m for m in ('mujoco', 'torch', 'omegaconf', 'hydra') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]" and vla_rl.sim.ENV_ID == ENV_ID
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"arm": [0] * 6}, "no option 'arm'"),
+        ({"arm_deg": [0.0] * 5}, "shape"),
+        ({"arm_deg": [float("nan")] * 6}, "finite"),
+    ],
+)
+def test_an_option_of_reset_that_makes_no_sense_is_named(options: dict, problem: str) -> None:
+    env = gymnasium.make(ENV_ID, image_px=32).unwrapped
+    with pytest.raises(ConfigError, match=problem):
+        env.reset(seed=300, options=options)
+    env.reset(seed=300, options={"arm_deg": None})

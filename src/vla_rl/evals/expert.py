@@ -7,17 +7,16 @@ expert reads the true pose and decides itself when it is done, so `replans` and 
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from vla_rl.config.build import build
 from vla_rl.evals.looks import TOP, Looks, Recording, small
+from vla_rl.evals.players import own_environment, play_each
 from vla_rl.evals.scene import scene_of
 from vla_rl.policy.prompt import CAMERAS
 from vla_rl.rollout.records import Episode, EpisodeSpec
@@ -53,40 +52,24 @@ class ExpertEvaluator:
         """One episode per seed, in seed order; `on_play` is given each in that order and may raise to stop.
 
         Raises:
+            RolloutError: a process died.
             Exception: whatever an episode raised in its process, or `on_play` here.
         """
         plays: list[ExpertPlay] = []
-        with ProcessPoolExecutor(
-            max_workers=self.workers,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_start,
-            initargs=(self._env_spec, self._plugins),
-        ) as pool:
-            try:
-                for play in pool.map(_run, seeds):
-                    plays.append(play)
-                    on_play(play)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)  # or leaving would wait for every seed
-                raise
+        playing = play_each(_run, seeds, workers=self.workers, env_spec=self._env_spec, plugins=self._plugins)
+        with closing(playing):
+            for play in playing:
+                plays.append(play)
+                on_play(play)
         return tuple(plays)
-
-
-_arguments: tuple[dict[str, Any], tuple[str, ...]] = ({}, ())
-
-
-def _start(env_spec: dict[str, Any], plugins: tuple[str, ...]) -> None:
-    global _arguments
-    _arguments = (env_spec, plugins)
 
 
 @functools.cache
 def _expert() -> Any:
-    """This process's expert. Built with the first episode, whose error reaches the caller; a start's would not."""
+    """This process's expert."""
     from vla_rl.sim.expert import ScriptedExpert
 
-    env_spec, plugins = _arguments
-    return ScriptedExpert(build(env_spec, plugins=plugins, where="sim"))
+    return ScriptedExpert(own_environment())
 
 
 def _run(seed: int) -> ExpertPlay:

@@ -1,16 +1,13 @@
 """Finished episodes played again in processes of their own: their film, their trace, and whether anything moved in it.
 
 In: recordings and an environment spec. Out: one `Replayed` a recording. An episode is a function of its chunks, so what
-is filmed is the episode that was evaluated; a replay with other metrics is an error. The caller's process never loads
-a graphics library: torch's compiler and a software rasteriser do not share one. Left out: file formats (`video`).
+is filmed is the episode that was evaluated; a replay with other metrics is an error. Left out: file formats (`video`).
 """
 
 from __future__ import annotations
 
-import functools
-import multiprocessing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vla_rl.config.build import build
 from vla_rl.errors import IntegrityError, UsageError
 from vla_rl.evals.looks import Recording
+from vla_rl.evals.players import own_environment, play_each
 from vla_rl.evals.video import open_film
 from vla_rl.policy.prompt import CAMERAS
 from vla_rl.rollout.records import EpisodeSpec
@@ -71,6 +68,7 @@ def replay_all(
 
     Raises:
         IntegrityError: a replay came out differently.
+        RolloutError: a process died.
         UsageError: the environment cannot be played tick by tick.
     """
     if not recordings:
@@ -79,36 +77,17 @@ def replay_all(
         directory.mkdir(parents=True, exist_ok=True)
     stems = [directory / EpisodeSpec(r.seed).episode_id if r.seed in film else None for r in recordings]
     replayed: list[Replayed] = []
-    with ProcessPoolExecutor(
-        max_workers=min(workers, len(recordings)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start,
-        initargs=(dict(env_spec), tuple(plugins)),
-    ) as pool:
-        for result in pool.map(_replay, recordings, stems):
+    playing = play_each(_replay, recordings, stems, workers=workers, env_spec=env_spec, plugins=plugins)
+    with closing(playing):
+        for result in playing:
             replayed.append(result)
             on_done(len(replayed))
     return replayed
 
 
-_arguments: tuple[dict[str, Any], tuple[str, ...]] = ({}, ())
-
-
-def _start(env_spec: dict[str, Any], plugins: tuple[str, ...]) -> None:
-    global _arguments
-    _arguments = (env_spec, plugins)
-
-
-@functools.cache
-def _env() -> Any:
-    """This process's environment. Built with the first episode, whose error reaches the caller; a start's would not."""
-    env_spec, plugins = _arguments
-    return build(env_spec, plugins=plugins, where="sim")
-
-
 def _replay(recording: Recording, stem: Path | None) -> Replayed:
     """In a child process: one episode, filmed to `stem` if there is one."""
-    return play(_env(), recording, stem)
+    return play(own_environment(), recording, stem)
 
 
 def play(env: Any, recording: Recording, stem: Path | None) -> Replayed:

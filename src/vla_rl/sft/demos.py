@@ -35,6 +35,7 @@ from vla_rl.sft.shards import STAGING, read_outcome, shard_paths, write_shard
 
 SUMMARY_FILE = "summary.json"
 SHARD_ATTEMPTS = 3
+SILENT_S = 180.0  # an episode; a recorder that takes longer for its shard hangs and is replaced
 
 
 @dataclass(frozen=True)
@@ -164,14 +165,15 @@ def _record_shards(
     out_dir: Path, recipe: DemoRecipe, pending: deque[int], *, workers: int, deadline: float | None, on_event: OnEvent
 ) -> None:
     tries: Counter[int] = Counter()
-    crew: dict[Connection, tuple[Any, int]] = {}
+    crew: dict[Connection, tuple[Any, int, float]] = {}  # process, shard, and when it began
+    limit_s = SILENT_S * recipe.shard_episodes
 
     def in_time() -> bool:
         return deadline is None or time.monotonic() < deadline
 
     def assign(connection: Connection, process: Any) -> None:
         if pending and in_time():
-            crew[connection] = (process, pending.popleft())
+            crew[connection] = (process, pending.popleft(), time.monotonic())
             with suppress(OSError):  # a worker that has died meanwhile is noticed by the next `wait`
                 connection.send(crew[connection][1])
         else:
@@ -184,9 +186,9 @@ def _record_shards(
         for _ in range(min(workers, len(pending)) if in_time() else 0):
             assign(*_hire(out_dir, recipe))
         while crew:
-            for connection in wait(list(crew)):
+            for connection in wait(list(crew), timeout=limit_s):
                 assert isinstance(connection, Connection)
-                process, index = crew.pop(connection)
+                process, index, _ = crew.pop(connection)
                 if _finished(connection, index):
                     on_event(_recorded(out_dir, recipe, index))
                     assign(connection, process)
@@ -202,8 +204,11 @@ def _record_shards(
                     raise RolloutError(what, where=str(out_dir), remedy=remedy)
                 pending.appendleft(index)
                 assign(*_hire(out_dir, recipe))
+            for process, _, began_s in crew.values():
+                if time.monotonic() - began_s > limit_s:
+                    process.kill()  # hangs; the next `wait` finds it dead
     finally:
-        for process, _ in crew.values():
+        for process, _, _ in crew.values():
             process.terminate()
             process.join()
 
@@ -236,7 +241,8 @@ def _finished(connection: Connection, index: int) -> bool:
         return True
     kind, parts, trace = failure
     if kind is not None:
-        raise getattr(errors, kind)(parts[0], where=parts[1], remedy=parts[2])
+        known = getattr(errors, kind, VlaRlError)  # a plug-in may have errors of its own
+        raise known(parts[0], where=parts[1], remedy=parts[2])
     raise RolloutError(
         f"recording shard {index} failed:\n{trace}",
         remedy="the finished shards are kept; repeat the command after a fix",

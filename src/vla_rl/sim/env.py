@@ -111,11 +111,13 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
 
         Returns:
             observation, and info: the seed, the boat's ``spawn`` [3] (m, m, rad) and the ``disk`` [2] (m).
+
+        Raises:
+            ConfigError: an option of another name, or a pose that is not six finite angles.
         """
         super().reset(seed=seed)
-        spawn = self.begin(
-            int(self.np_random.integers(2**31)) if seed is None else seed, (options or {}).get("arm_deg")
-        )
+        drawn = int(self.np_random.integers(2**31)) if seed is None else seed
+        spawn = self.begin(drawn, _start_pose(options or {}))
         pose = np.array([spawn.x_m, spawn.y_m, spawn.yaw_rad])
         return self.observe(), {"seed": self.seed, "spawn": pose, "disk": np.array(spawn.disk_xy_m)}
 
@@ -318,3 +320,22 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
             max_speed=float(speed.max()),
             grip=scene.grip_code(data),
         )
+
+
+def _start_pose(options: dict[str, Any]) -> np.ndarray | None:
+    """The pose that `reset` was asked to start from."""
+    unknown = sorted(options.keys() - {"arm_deg"})
+    if unknown:
+        raise ConfigError(
+            f"there is no option {unknown[0]!r}", where="reset(options=)", remedy="arm_deg is the only one"
+        )
+    if options.get("arm_deg") is None:
+        return None
+    arm_deg = np.asarray(options["arm_deg"], dtype=np.float64)
+    if arm_deg.shape != (6,) or not np.isfinite(arm_deg).all():
+        raise ConfigError(
+            f"arm_deg has shape {arm_deg.shape}" if arm_deg.shape != (6,) else "arm_deg is not finite",
+            where="reset(options=)",
+            remedy="six angles in degrees",
+        )
+    return arm_deg
