@@ -93,7 +93,7 @@ def test_the_first_update_agrees_with_the_sampler_within_1e_5_and_clips_nothing(
     surface = Full()
     parameters = surface.trainable(policy)
     optim = OptimConfig(microbatch_rows=4)
-    for old_logp in ("rollout", "recompute"):
+    for old_logp in ("recorded", "rescored"):
         result = grpo_update(
             policy=policy,
             parameters=parameters,

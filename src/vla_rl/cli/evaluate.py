@@ -19,7 +19,7 @@ from vla_rl.cli.evaluation_files import (
 )
 from vla_rl.cli.options import parse, print_json
 from vla_rl.cli.resume import compose_or_resume, open_directory
-from vla_rl.cli.sealed import FREE_AT_RESUME, choose_directory, conditions, say_stopped
+from vla_rl.cli.sealed import FREE_AT_RESUME, choose_directory, conditions, say_stopped, without_leftovers
 from vla_rl.cli.startup import prepare_torch
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import EvalConfig, EvalJobConfig
@@ -71,7 +71,8 @@ def run(argv: Sequence[str]) -> int:
                 view.advance("evaluation", event.done, event.total, "episodes")
 
         try:
-            played = _play(reader, job, settings, plan, directory, deadline, on_event)
+            with without_leftovers(directory):
+                played = _play(reader, job, settings, plan, directory, deadline, on_event)
         except OutOfTime:
             say_stopped(view, "eval", directory, before=before, total=len(plan.seeds), as_json=options.json)
             return EXIT_OK

@@ -9,7 +9,7 @@ from typing import Any
 
 from vla_rl.cli.options import parse, print_json
 from vla_rl.cli.resume import compose_or_resume, open_directory
-from vla_rl.cli.sealed import FREE_AT_RESUME, choose_directory, conditions, say_stopped
+from vla_rl.cli.sealed import FREE_AT_RESUME, choose_directory, conditions, say_stopped, without_leftovers
 from vla_rl.cli.startup import prepare_torch
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import EvalJobConfig, ProbeConfig
@@ -50,7 +50,8 @@ def run(argv: Sequence[str]) -> int:
     before, total = count_kept(directory), sum(map(len, arms.values()))
     with ProgressView() as view:
         try:
-            played, facts = _play(reader, job, settings.slots, arms, directory, deadline, view)
+            with without_leftovers(directory):
+                played, facts = _play(reader, job, settings.slots, arms, directory, deadline, view)
         except OutOfTime:
             say_stopped(view, "probe", directory, before=before, total=total, as_json=options.json)
             return EXIT_OK

@@ -6,14 +6,16 @@ here tells an outcome. Left out: the finished episodes themselves (`evals.kept`)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.options import print_json
 from vla_rl.cli.startup import check_unused, new_run_dir
 from vla_rl.config.schema import EvalJobConfig
-from vla_rl.errors import UsageError
+from vla_rl.errors import UsageError, VlaRlError
 from vla_rl.evals.kept import FOLDER, count_kept
 from vla_rl.report.progress import ProgressView
 
@@ -41,6 +43,18 @@ def choose_directory(command: str, job: EvalJobConfig, record: str) -> Path:
             f"this {command} is complete", where=str(directory / record), remedy="name another run.dir to do it again"
         )
     return directory
+
+
+@contextmanager
+def without_leftovers(directory: Path) -> Iterator[None]:
+    """If the job fails before its first episode has ended, a directory that it has made goes again."""
+    there_before = directory.exists()
+    try:
+        yield
+    except VlaRlError:
+        if not there_before and not count_kept(directory):
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
 
 
 def conditions(policy: Any, scene: Mapping[str, Any]) -> dict[str, Any]:
