@@ -38,7 +38,7 @@ test: gl ## the test suite (at most 10 minutes on two cores; JOBS=1 runs it in o
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
 test-slow: gl ## the slow tests: 100-seed evaluations, long runs
-	@$(BIN)/python -m pytest -m slow
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n $(JOBS)
 
 lint: setup ## style and import order
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
