@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from vla_rl.policy.logprob import score_rows
 from vla_rl.policy.policy import load_policy
 from vla_rl.policy.prompt import Observation
+from vla_rl.rl.checkpoint import load_checkpoint
 from vla_rl.rollout import store
 
 TINY_RUN = (
@@ -39,7 +39,7 @@ def without_times(row):
 
 
 def weights(directory):
-    return load_file(directory / "checkpoints" / "step_0002" / "surface.safetensors")
+    return {name: w.numpy() for name, w in load_checkpoint(directory / "checkpoints" / "step_0002").weights.items()}
 
 
 @pytest.fixture(scope="module")
