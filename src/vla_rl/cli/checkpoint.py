@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from vla_rl.cli.options import print_json
+from vla_rl.cli.options import command_parser, print_json
 from vla_rl.errors import EXIT_INTEGRITY, EXIT_OK, UsageError
 from vla_rl.paths import BUNDLED, bundled_base
 
@@ -19,18 +18,16 @@ EXAMPLES = (
 
 def run(argv: Sequence[str]) -> int:
     """Check a directory; exit code 0 if every promise is kept, 5 if one is not."""
-    parser = argparse.ArgumentParser(
-        prog="vla-rl checkpoint",
-        description="Check a policy checkpoint: layout, weights, ids, tables, joint frame, codec, provenance.",
-        epilog="examples:\n" + "\n".join(f"  {example}" for example in EXAMPLES),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = command_parser(
+        "checkpoint",
+        "Check a policy checkpoint: layout, weights, ids, tables, joint frame, codec, provenance.",
+        EXAMPLES,
     )
     parser.add_argument("action", choices=("validate",), help="validate: report every broken promise, not the first")
     parser.add_argument("directory", help="any directory, or bundled:NAME")
     parser.add_argument("--norm-tag", help="look at the tables of this tag alone")
     parser.add_argument("--fast-tokenizer", help="directory of the action codec, for a release that keeps it apart")
     parser.add_argument("--joint-frame", choices=("rig", "v21"), help="the frame that the tables are said to be in")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     options = parser.parse_args(list(argv))
     bundled = options.directory.startswith(BUNDLED)
     directory = bundled_base(options.directory.removeprefix(BUNDLED)) if bundled else Path(options.directory)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vla_rl.cli.options import print_json
+from vla_rl.cli.options import command_parser, print_json
 from vla_rl.errors import EXIT_OK, IntegrityError, UsageError
 
 EXAMPLES = (
@@ -21,15 +20,13 @@ RECORD = "eval.json"
 
 def run(argv: Sequence[str]) -> int:
     """Print a table or, with --json, the comparison."""
-    parser = argparse.ArgumentParser(
-        prog="vla-rl compare",
-        description="Two evaluations of the same seeds: who solves what, and whether it could be chance. B - A.",
-        epilog="examples:\n" + "\n".join(f"  {example}" for example in EXAMPLES),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = command_parser(
+        "compare",
+        "Two evaluations of the same seeds: who solves what, and whether it could be chance. B - A.",
+        EXAMPLES,
     )
     for name in ("A", "B"):
         parser.add_argument(name, type=Path, help="directory of an evaluation, or its eval.json")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout (messages go to stderr)")
     options = parser.parse_args(list(argv))
     from vla_rl.evals.headtohead import head_to_head
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_rl.cli.options import print_json
+from vla_rl.cli.options import command_parser, print_json
 from vla_rl.config.build import build
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import PolicyConfig
@@ -29,11 +29,8 @@ EXAMPLES = (
 
 def run(argv: Sequence[str]) -> int:
     """Write the checkpoint and say what is in it; one JSON object with --json."""
-    parser = argparse.ArgumentParser(
-        prog="vla-rl export",
-        description="Write a run's policy as a complete checkpoint in the layout of its base, with a receipt.",
-        epilog="examples:\n" + "\n".join(f"  {example}" for example in EXAMPLES),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = command_parser(
+        "export", "Write a run's policy as a complete checkpoint in the layout of its base, with a receipt.", EXAMPLES
     )
     parser.add_argument("run", help="directory of a train or sft run, or a policy checkpoint")
     parser.add_argument("directory", type=Path, help="the new checkpoint; must not exist")
@@ -41,7 +38,6 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("--base", help="where a train run's base policy is now (default: where it was)")
     parser.add_argument("--norm-tag", help="for a policy checkpoint with several normalisation tags")
     parser.add_argument("--fast-tokenizer", help="for a policy checkpoint that does not carry its action codec")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     options = parser.parse_args(list(argv))
     policy, facts = _source(options)
     from vla_rl.policy.export import export_policy

@@ -1,4 +1,4 @@
-"""What every command's argument line shares: overrides, --json, --help-keys."""
+"""What every command's argument line shares: examples, --json; and, where there are any, overrides and --help-keys."""
 
 from __future__ import annotations
 
@@ -40,14 +40,8 @@ def parse(
     Args:
         flags: a command's own flags, each with a value: name -> (what to call the value, help).
     """
-    parser = argparse.ArgumentParser(
-        prog=f"vla-rl {command}",
-        description=description,
-        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser(command, description, examples)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings; --help-keys lists them all")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout (messages go to stderr)")
     parser.add_argument(
         "--help-keys", action="store_true", help="list every key with its meaning and its value under these overrides"
     )
@@ -62,6 +56,18 @@ def parse(
             print(f"{path:<{width}}  {text} [{value}]")
         sys.exit(0)
     return Options(tuple(parsed.overrides), parsed.json, {name: getattr(parsed, name) for name in flags or {}})
+
+
+def command_parser(command: str, description: str, examples: Sequence[str]) -> argparse.ArgumentParser:
+    """A parser with what every command has: its name, a description, examples and --json."""
+    parser = argparse.ArgumentParser(
+        prog=f"vla-rl {command}",
+        description=description,
+        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout (messages go to stderr)")
+    return parser
 
 
 def print_json(value: Any) -> None:

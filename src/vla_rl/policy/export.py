@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vla_rl.errors import ConfigError, MachineError, UsageError
+from vla_rl.paths import fsync_path
 from vla_rl.policy.metadata import write_metadata
 from vla_rl.policy.receipt import Receipt, write_receipt
 from vla_rl.policy.shardfiles import write_tensors
@@ -152,9 +153,9 @@ def _appearing(destination: Path) -> Iterator[Path]:
     try:
         yield temporary
         for path in [*temporary.rglob("*"), temporary]:
-            _sync(path)
+            fsync_path(path)
         os.rename(temporary, destination)  # fails if somebody has put files there meanwhile
-        _sync(destination.parent)
+        fsync_path(destination.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -169,11 +170,3 @@ def _check_room(origin: Path, destination: Path) -> None:
             where=str(destination),
             remedy="free some space or choose another destination",
         )
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -26,6 +26,7 @@ from vla_rl.policy.cached_forward import CachedForward, action_columns, head_log
 from vla_rl.policy.hf_network import stored_hf_tensors
 from vla_rl.policy.native import quiet_transformers
 from vla_rl.policy.tokenizer import PictureTokens, TokenIds, build_layout
+from vla_rl.policy.trunk import filled_prompts
 
 if TYPE_CHECKING:
     from vla_rl.policy.policy import VlaPolicy
@@ -46,9 +47,7 @@ class HfPrompt:
 
     def prompt_ids(self, state_bins_BJ: Tensor) -> Tensor:
         """Token ids int64 [B, P] of prompts that differ in their state bins only."""
-        ids = self.template_P.expand(state_bins_BJ.shape[0], -1).clone()
-        ids[:, self.state_slots_J] = state_bins_BJ.long() + self.ids.state_start
-        return ids
+        return filled_prompts(self.template_P, self.state_slots_J, state_bins_BJ, self.ids)
 
 
 @dataclass(frozen=True)

@@ -59,15 +59,20 @@ class PromptTensors:
 
     def prompt_ids(self, state_bins_BJ: Tensor) -> Tensor:
         """Token ids int64 [B, P] of prompts that differ in their state bins only."""
-        ids = self.template_P.expand(state_bins_BJ.shape[0], -1).clone()
-        ids[:, self.state_slots_J] = state_bins_BJ.long() + self.ids.state_start
-        return ids
+        return filled_prompts(self.template_P, self.state_slots_J, state_bins_BJ, self.ids)
 
     def attention_mask(self, length: int) -> Tensor:
         """Bool [1, 1, length, length]: causal, and both ways among picture tokens. Action tokens follow the prompt."""
         block = nn.functional.pad(self.block_P, (0, length - self.length))
         causal = torch.ones(length, length, dtype=torch.bool, device=block.device).tril()
         return (causal | (block[:, None] & block[None, :]))[None, None]
+
+
+def filled_prompts(template_P: Tensor, state_slots_J: Tensor, state_bins_BJ: Tensor, ids: TokenIds) -> Tensor:
+    """Token ids int64 [B, P]: the template with the state bins of each row in their slots."""
+    prompts = template_P.expand(state_bins_BJ.shape[0], -1).clone()
+    prompts[:, state_slots_J] = state_bins_BJ.long() + ids.state_start
+    return prompts
 
 
 def image_tokens(model: Any, patches_NPF: Tensor, pooling_I4: Tensor) -> Tensor:

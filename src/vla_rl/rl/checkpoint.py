@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from vla_rl.errors import IntegrityError
+from vla_rl.paths import fsync_path
 from vla_rl.policy.shardfiles import read_tensors, write_tensors
 from vla_rl.rl.surfaces import NamedParameters
-from vla_rl.rollout.files import dump_json, fsync_dir
+from vla_rl.rollout.files import dump_json
 
 FORMAT = 1
 SURFACE, OPTIMIZER, STATE = "surface", "optimizer", "state.json"  # the first two are stems of safetensors files
@@ -76,11 +77,11 @@ def save_checkpoint(
     own = hashlib.sha256(body.encode()).hexdigest()
     (temporary / STATE).write_text(dump_json({"sha256": own, "body": json.loads(body)}, indent=1))
     for name in (*files, STATE):
-        _fsync_file(temporary / name)
-    fsync_dir(temporary)
+        fsync_path(temporary / name)
+    fsync_path(temporary)
     shutil.rmtree(final, ignore_errors=True)
     os.replace(temporary, final)
-    fsync_dir(root)
+    fsync_path(root)
     return final
 
 
@@ -152,14 +153,6 @@ def prune(root: Path, keep: int) -> None:
 def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _fsync_file(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _damaged(path: Path, problem: str) -> IntegrityError:

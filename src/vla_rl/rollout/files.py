@@ -13,14 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-
-def fsync_dir(path: Path) -> None:
-    """Make the directory's entries durable: a rename is only on disk once its directory is."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+from vla_rl.paths import fsync_path
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -31,7 +24,7 @@ def write_atomic(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    fsync_dir(path.parent)
+    fsync_path(path.parent)
 
 
 def null_nan(value: Any) -> Any:

@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vla_rl.paths import fsync_path
 from vla_rl.policy.normalise import JOINTS
-from vla_rl.rollout.files import dump_json, fsync_dir, write_atomic
+from vla_rl.rollout.files import dump_json, write_atomic
 from vla_rl.sft import lerobot, lerobot_meta
 from vla_rl.sft.feature_stats import picture_stats, vector_stats
 from vla_rl.sft.recipe import FORMAT, DemoRecipe
@@ -76,7 +77,7 @@ def merge(
     write_atomic(root / OWN_META, (dump_json(own, indent=1) + "\n").encode())
     for name in ("data", "meta"):  # the last one says that the dataset is complete
         os.replace(root / name, directory / name)
-        fsync_dir(directory)
+        fsync_path(directory)
     clear_staging(directory)
 
 

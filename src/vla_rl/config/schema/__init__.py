@@ -1,0 +1,180 @@
+"""Typed configuration: every key, its default, its unit and what it is for.
+
+In: nothing. Out: dataclasses that type the Hydra composition, and the tables that register them. This package is the
+only place with defaults. Options under `conf/` name a schema and the values in which they differ from it. A component
+(a node with `_target_`) hands all of its keys to the constructor that it names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from vla_rl.config.schema.components import (
+    ExpertConfig,
+    FullSurfaceConfig,
+    LookConfig,
+    NoLoggerConfig,
+    PatchOnlyConfig,
+    PolicyConfig,
+    ProcessPoolConfig,
+    RewardV1Config,
+    RewardV2Config,
+    SamplerConfig,
+    SerialPoolConfig,
+    SimConfig,
+    TextStackConfig,
+    WandbLoggerConfig,
+)
+from vla_rl.config.schema.key import key
+from vla_rl.config.schema.learning import (
+    DemosConfig,
+    SftConfig,
+    TwinConfig,
+)
+from vla_rl.config.schema.runs import (
+    CheckpointConfig,
+    DemosJobConfig,
+    EvalConfig,
+    EvalJobConfig,
+    GeometryConfig,
+    LossConfig,
+    OptimConfig,
+    ProbeConfig,
+    RunConfig,
+    SftJobConfig,
+)
+
+__all__ = [
+    "CheckpointConfig",
+    "DemosConfig",
+    "DemosJobConfig",
+    "DemosRoot",
+    "EvalConfig",
+    "EvalJobConfig",
+    "EvalRoot",
+    "ExpertConfig",
+    "FullSurfaceConfig",
+    "GeometryConfig",
+    "LookConfig",
+    "LossConfig",
+    "NoLoggerConfig",
+    "OptimConfig",
+    "PatchOnlyConfig",
+    "PlayingRoot",
+    "PolicyConfig",
+    "ProbeConfig",
+    "ProbeRoot",
+    "ProcessPoolConfig",
+    "ROOTS",
+    "RewardV1Config",
+    "RewardV2Config",
+    "RunConfig",
+    "SCHEMAS",
+    "SamplerConfig",
+    "SerialPoolConfig",
+    "SftConfig",
+    "SftJobConfig",
+    "SftRoot",
+    "SimConfig",
+    "TextStackConfig",
+    "TrainRoot",
+    "TwinConfig",
+    "WandbLoggerConfig",
+    "key",
+]
+
+
+@dataclass
+class TrainRoot:
+    """`vla-rl train`"""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    policy: Any = MISSING
+    surface: Any = MISSING
+    sampler: Any = MISSING
+    sim: Any = MISSING
+    pool: Any = MISSING
+    geometry: GeometryConfig = field(default_factory=GeometryConfig)
+    reward: Any = MISSING
+    loss: LossConfig = field(default_factory=LossConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    logger: Any = MISSING
+    plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
+
+
+@dataclass
+class PlayingRoot:
+    """What a command that plays episodes of a policy has."""
+
+    run: EvalJobConfig = field(default_factory=EvalJobConfig)
+    policy: Any = MISSING
+    sampler: Any = MISSING
+    sim: Any = MISSING
+    pool: Any = MISSING
+    plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
+
+
+@dataclass
+class EvalRoot(PlayingRoot):
+    """`vla-rl eval`"""
+
+    eval: EvalConfig = field(default_factory=EvalConfig)
+
+
+@dataclass
+class ProbeRoot(PlayingRoot):
+    """`vla-rl probe`"""
+
+    reward: Any = MISSING
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+
+
+@dataclass
+class DemosRoot:
+    """`vla-rl demos`"""
+
+    run: DemosJobConfig = field(default_factory=DemosJobConfig)
+    sim: Any = MISSING
+    demos: DemosConfig = field(default_factory=DemosConfig)
+
+
+@dataclass
+class SftRoot:
+    """`vla-rl sft`"""
+
+    run: SftJobConfig = field(default_factory=SftJobConfig)
+    twin: TwinConfig = field(default_factory=TwinConfig)
+    sft: SftConfig = field(default_factory=SftConfig)
+    sampler: Any = MISSING
+    sim: Any = MISSING
+    pool: Any = MISSING
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
+    task: str | None = key(None, "instruction the policy learns (default: the dataset's, if it has only one)")
+
+
+ROOTS: dict[str, type] = {
+    "config": TrainRoot, "eval": EvalRoot, "probe": ProbeRoot, "demos": DemosRoot, "sft": SftRoot,
+}  # fmt: skip
+
+# (group, schema name) -> dataclass; an option `conf/<group>/<option>.yaml` names its schema in its defaults list.
+SCHEMAS: dict[tuple[str, str], type] = {
+    ("policy", "schema_policy"): PolicyConfig,
+    ("policy", "schema_expert"): ExpertConfig,
+    ("surface", "schema_text_stack"): TextStackConfig,
+    ("surface", "schema_patch_only"): PatchOnlyConfig,
+    ("surface", "schema_full"): FullSurfaceConfig,
+    ("sampler", "schema_grammar"): SamplerConfig,
+    ("sim", "schema_sim"): SimConfig,
+    ("pool", "schema_serial"): SerialPoolConfig,
+    ("pool", "schema_processes"): ProcessPoolConfig,
+    ("reward", "schema_v1"): RewardV1Config,
+    ("reward", "schema_v2"): RewardV2Config,
+    ("logger", "schema_none"): NoLoggerConfig,
+    ("logger", "schema_wandb"): WandbLoggerConfig,
+}

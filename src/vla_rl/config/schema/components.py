@@ -1,0 +1,168 @@
+"""Keys of the components: each node names its class in `_target_`, whose constructor takes all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+from vla_rl.config.schema.key import key
+
+
+@dataclass
+class PolicyConfig:
+    _target_: str = "vla_rl.policy.policy.load_policy"
+    checkpoint: str = key(MISSING, "bundled:<name>, a checkpoint directory, or a hub id with its revision")
+    revision: str | None = key(None, "commit (40 hex digits) that a hub id is pinned to")
+    dtype: str = key("float32", "number format of the network", choices=("float32", "bfloat16"))
+    norm_tag: str | None = key(None, "normalisation tag, where the checkpoint has several (null: its only one)")
+    joint_frame: str | None = key(
+        None, "frame of the tables, if they do not tell: rig (v3.0) or v21", choices=("rig", "v21")
+    )
+    fast_tokenizer: str | None = key(None, "directory or hub id of the FAST artifact (null: the checkpoint's own)")
+    fast_revision: str | None = key(None, "commit that a hub id of the FAST artifact is pinned to")
+    serve_head: str = key("ar", "which head acts: ar is the token head")
+    task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction given to the policy")
+    grammar: str = key(
+        "reachable",
+        "legal action bins: reachable (those the codec's encoder can emit) or documented (every one that decodes)",
+        choices=("reachable", "documented"),
+    )
+    allow_scene_mismatch: bool = key(
+        False, "let the policy act in another scene than the one it was trained in; every result then says so"
+    )
+
+
+@dataclass
+class ExpertConfig:
+    _target_: str = "vla_rl.evals.expert.ExpertEvaluator"
+    workers: int = key(2, "processes that run the scripted expert", at_least=1)
+
+
+@dataclass
+class SamplerConfig:
+    _target_: str = "vla_rl.policy.sampler.GrammarSampler"
+    batch_rows: int = key(16, "rows of one predict batch; smaller ones are padded to it", at_least=1)
+    mode: str = key(
+        "grammar_masked",
+        "grammar_masked draws among legal bins; reference is the released code's unconstrained greedy decoding",
+        choices=("grammar_masked", "reference"),
+    )
+    keys: str = key(
+        "named",
+        "random streams: named (ours), documented, documented_block (the older program) or device (computed there)",
+        choices=("named", "documented", "documented_block", "device"),
+    )
+
+
+@dataclass
+class LookConfig:
+    cameras: str = key(
+        "close",
+        "close: the near top camera and the wrist camera of the robot model; documented: the documented pair",
+        choices=("close", "documented"),
+    )
+    mount: str = key(
+        "standard",
+        "wrist-camera bracket: standard, or flipped by 180 degrees (its collision boxes too)",
+        choices=("standard", "flipped"),
+    )
+    lens: str = key(
+        "none",
+        "none, equidistant (fisheye), or fitted (equidistant on top, fitted polynomial on the wrist)",
+        choices=("none", "equidistant", "fitted"),
+    )
+    grade: str = key("none", "per-channel affine grade: none or documented", choices=("none", "documented"))
+    blur_px: float = key(0.0, "sigma of the optical blur, pixels of a picture with 480 rows", at_least=0, at_most=20)
+    noise_counts: float = key(0.0, "sigma of the sensor noise, counts of 255", at_least=0, at_most=100)
+    jitter: bool = key(False, "boat tint, sun, warmth, fill light and table tone are drawn anew at each reset")
+    shadow_strength: float = key(
+        0.0, "share of light that a contact shadow takes from the top picture", at_least=0, at_most=1
+    )
+    shadow_px: float = key(
+        24.0, "sigma of the contact shadow's edge, pixels of a picture with 480 rows and fovy 72", at_least=0
+    )
+    clutter: str = key(
+        "none",
+        "none, standins (shapes) or patches (cut-outs on the table) of mouse, mug, laptop and circuit board",
+        choices=("none", "standins", "patches"),
+    )
+    patches: str | None = key(None, "folder of RGBA cut-outs with patches.json; null: drawn by the program")
+    composite: bool = key(False, "put the top camera's foreground over a photograph drawn from `plates`")
+    plates: str | None = key(None, "folder of clean-plate PNGs, optionally with plates.json; none ships")
+
+
+@dataclass
+class SimConfig:
+    _target_: str = "vla_rl.sim.env.BoatToDisk"
+    protocol: str = key("sim100b", "sim100b or sim100, then what differs: -30hz|-35ms, -spawn2, -h15|-h10")
+    image_px: int = key(112, "camera width and height in pixels", at_least=1)
+    chunk_ticks: int = key(30, "ticks of one predicted chunk (30 ticks are one second)", at_least=1)
+    max_ticks: int = key(900, "episode length in ticks", at_least=1)
+    terminate_on: str = key(
+        "success_strict",
+        "success_documented, success_strict or never",
+        choices=("success_documented", "success_strict", "never"),
+    )
+    stop_hopeless: bool = key(False, "end an episode whose boat lies on its side, is over 25 cm away or off the table")
+    look: LookConfig = field(default_factory=LookConfig)
+
+
+@dataclass
+class SerialPoolConfig:
+    _target_: str = "vla_rl.rollout.pool.SerialPool"
+
+
+@dataclass
+class ProcessPoolConfig:
+    _target_: str = "vla_rl.rollout.pool.ProcessPool"
+    workers: int = key(2, "environment processes", at_least=1)
+    groups: int = key(
+        2, "groups of slots that take turns: one is predicted while another moves; 1 is lockstep", at_least=1
+    )
+    timeout_s: float = key(120.0, "a worker silent for longer is replaced and its episodes redone", above=0)
+
+
+@dataclass
+class RewardV1Config:
+    _target_: str = "vla_rl.rl.reward.RewardV1"
+    success_bonus: float = key(10.0, "cm granted for success", at_least=0)
+    tip_penalty: float = key(2.0, "cm taken if the boat ends tipped", at_least=0)
+    strike_penalty: float = key(5.0, "cm taken if the reset touched the boat", at_least=0)
+    progress_floor_cm: float | None = key(None, "lower bound of the progress term; null is the documented reward")
+
+
+@dataclass
+class RewardV2Config:
+    _target_: str = "vla_rl.rl.reward.RewardV2"
+    success_bonus: float = key(10.0, "cm granted for success", at_least=0)
+    tip_penalty: float = key(2.0, "cm taken if the boat ends tipped", at_least=0)
+    strike_penalty: float = key(5.0, "cm taken if the reset touched the boat", at_least=0)
+    shove_penalty: float = key(0.5, "cm taken for each cm that the boat moves without being pinched", at_least=0)
+
+
+@dataclass
+class TextStackConfig:
+    _target_: str = "vla_rl.rl.surfaces.TextStack"
+
+
+@dataclass
+class PatchOnlyConfig:
+    _target_: str = "vla_rl.rl.surfaces.PatchOnly"
+
+
+@dataclass
+class FullSurfaceConfig:
+    _target_: str = "vla_rl.rl.surfaces.Full"
+
+
+@dataclass
+class NoLoggerConfig:
+    _target_: str = "vla_rl.report.mirror.NoMirror"
+
+
+@dataclass
+class WandbLoggerConfig:
+    _target_: str = "vla_rl.report.mirror.WandbMirror"
+    project: str = key("vla_rl", "W&B project")
+    mode: str = key("offline", "online, offline or disabled", choices=("online", "offline", "disabled"))
