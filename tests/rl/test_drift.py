@@ -8,20 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_update_and_surfaces import ADVANTAGES, SPECS, TEMPERATURE, gradients, rows, settings, state, update
+from one_update import SPECS, TEMPERATURE, gradients, settings, state, update
 from tiny_policy import tiny_policy
 
 from vla_rl.config.schema import OptimConfig
 from vla_rl.errors import StoppedRun
+from vla_rl.rl import drift
 from vla_rl.rl.anchor import Anchor
-from vla_rl.rl.drift import kl_cost_cm, measure, sample_rows
-from vla_rl.rl.lessons import Lesson, micro_batches
+from vla_rl.rl.drift import kl_cost_cm, log_probabilities, measure, sample_rows
+from vla_rl.rl.lessons import BatchLimits, micro_batches
 from vla_rl.rl.rowchecks import check_first
 from vla_rl.rl.snapshot import Snapshot
 from vla_rl.rl.surfaces import Full, TextStack
 from vla_rl.rl.update import build_optimizer
-
-__all__ = ["rows"]  # a fixture
 
 
 def test_the_anchor_is_the_old_policy_for_as_long_as_it_is_installed(rows):
@@ -38,19 +37,18 @@ def test_the_anchor_is_the_old_policy_for_as_long_as_it_is_installed(rows):
     with pytest.raises(RuntimeError, match="inside"), anchor.installed():
         raise RuntimeError("inside")
     assert policy.weights_digest() == moved
-    assert Anchor(parameters).digest != anchor.digest == Anchor(TextStack().trainable(tiny_policy())).digest
 
 
 def test_a_policy_that_has_not_moved_is_at_distance_zero_and_one_that_has_is_not(rows):
     policy = tiny_policy()
     parameters = Full().trainable(policy)
     anchor = Anchor(parameters)
-    still = measure(policy, anchor, rows[:6], temperature=TEMPERATURE, batch_rows=4)
+    still = measure(policy, anchor, rows[:6], temperature=TEMPERATURE, limits=BatchLimits(4))
     assert still is not None and still.anchor_kl == 0.0 and still.update_kl < 1e-9 and still.rows == 6
     update(policy, rows, optim=OptimConfig(lr=3e-3), constants=settings(lr=3e-3))
-    moved = measure(policy, anchor, rows[:6], temperature=TEMPERATURE, batch_rows=4)
+    moved = measure(policy, anchor, rows[:6], temperature=TEMPERATURE, limits=BatchLimits(4))
     assert moved is not None and moved.anchor_kl > 1e-4 and moved.update_kl > 1e-4
-    assert measure(policy, anchor, [], temperature=TEMPERATURE, batch_rows=4) is None
+    assert measure(policy, anchor, [], temperature=TEMPERATURE, limits=BatchLimits(4)) is None
 
 
 def test_the_sample_is_spread_over_seeds_and_draws_and_depends_on_the_step_alone(rows):
@@ -98,7 +96,7 @@ def test_a_kl_term_pulls_back_and_is_zero_at_the_anchor(rows):
 def test_the_kl_cost_of_an_episode_is_beta_times_its_summed_estimate(rows):
     policy = tiny_policy()
     anchor = Anchor(Full().trainable(policy))
-    arguments = {"temperature": TEMPERATURE, "batch_rows": 4}
+    arguments = {"temperature": TEMPERATURE, "limits": BatchLimits(4)}
     still = kl_cost_cm(policy, anchor, rows, beta=2.0, estimator="k1", **arguments)
     assert set(still) == set(SPECS) and max(map(abs, still.values())) < 1e-3
     shifted = [replace(row, logp=row.logp + np.float32(0.1)) for row in rows]
@@ -136,19 +134,50 @@ def test_micro_batches_by_tokens_change_no_gradient(rows, tokens):
         assert torch.allclose(gradient, parts[name], rtol=1e-4, atol=1e-7), name
 
 
-def test_micro_batches_keep_the_order_and_both_limits(rows):
-    lessons = sorted((Lesson(row, 1.0, 1.0) for row in rows), key=lambda lesson: len(lesson.row.bins))
-    batches = list(micro_batches(lessons, rows=4, tokens=3 * 40, prompt_tokens=20))
-    assert [lesson for batch in batches for lesson in batch] == lessons
-    for batch in batches:
-        longest = max(len(lesson.row.bins) for lesson in batch)
-        assert len(batch) == 1 or (len(batch) <= 4 and len(batch) * (20 + longest) <= 120)
-    assert list(micro_batches([], rows=4, tokens=None, prompt_tokens=20)) == []
-    assert {len(batch) for batch in micro_batches(lessons, rows=4, tokens=1, prompt_tokens=20)} == {1}
+@pytest.mark.parametrize("lengths", [[5, 9, 3, 3, 3, 20, 1], sorted([5, 9, 3, 3, 3, 20, 1]), [7], [40] * 9])
+def test_micro_batches_keep_the_order_and_both_limits(lengths):
+    parts = list(micro_batches(lengths, BatchLimits(4, 75), prompt_tokens=15))
+    assert [i for part in parts for i in range(part.start, part.stop)] == list(range(len(lengths)))
+    for part in parts:
+        batch, more = lengths[part], lengths[part.start : part.stop + 1]
+        assert len(batch) == 1 or (len(batch) <= 4 and len(batch) * (15 + max(batch)) <= 75)
+        assert more == batch or len(more) > 4 or len(more) * (15 + max(more)) > 75  # no smaller than need be
+    assert {part.stop - part.start for part in micro_batches(lengths, BatchLimits(4, 1), 15)} == {1}
+    assert [part.stop for part in micro_batches([3] * 9, BatchLimits(4), 15)] == [4, 8, 9]
+    assert list(micro_batches([], BatchLimits(4), 15)) == []
+
+
+def test_passes_without_gradient_keep_to_the_token_limit_too(rows, monkeypatch):
+    sizes, real = [], drift.score_rows
+
+    def counted(policy, observations, *rest):
+        sizes.append(len(observations))
+        return real(policy, observations, *rest)
+
+    monkeypatch.setattr(drift, "score_rows", counted)
+    together, alone = (
+        log_probabilities(tiny_policy(), rows, temperature=TEMPERATURE, limits=limits)
+        for limits in (BatchLimits(100), BatchLimits(100, 1))
+    )
+    assert sizes == [len(rows)] + [1] * len(rows)
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(together, alone, strict=True))
+
+
+def test_progress_counts_the_rows_of_all_passes(rows):
+    told = []
+    result = update(
+        tiny_policy(),
+        rows,
+        constants=settings(loss={"epochs": 3}),
+        progress=lambda done, total: told.append((done, total)),
+    )
+    done = [count for count, _ in told]
+    assert (
+        {total for _, total in told} == {3 * result.rows} and done == sorted(set(done)) and done[-1] == 3 * result.rows
+    )
 
 
 def test_rows_that_another_policy_sampled_are_noticed_before_any_update(rows):
     assert check_first(tiny_policy(), rows, settings(), TEMPERATURE) < 1e-5
     with pytest.raises(StoppedRun, match="trainer and sampler differ"):
         check_first(tiny_policy(), [replace(row, logp=row.logp - np.float32(0.1)) for row in rows], settings(), 1.3)
-    assert ADVANTAGES

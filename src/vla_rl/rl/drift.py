@@ -18,6 +18,7 @@ from torch import Tensor
 from vla_rl.policy.logprob import score_rows
 from vla_rl.policy.prompt import Observation
 from vla_rl.rl.anchor import Anchor
+from vla_rl.rl.lessons import BatchLimits, micro_batches
 from vla_rl.rl.loss import KL_ESTIMATORS
 from vla_rl.rollout.records import EpisodeSpec, Row
 from vla_rl.seeds import stream
@@ -60,20 +61,22 @@ def sample_rows(rows: Sequence[Row], count: int, step: int) -> list[Row]:
     return [queue[i] for i in range(longest) for queue in queues if i < len(queue)][:count]
 
 
-def measure(policy: Any, anchor: Anchor, rows: Sequence[Row], *, temperature: float, batch_rows: int) -> Drift | None:
+def measure(
+    policy: Any, anchor: Anchor, rows: Sequence[Row], *, temperature: float, limits: BatchLimits
+) -> Drift | None:
     """The drift over these rows; None without rows.
 
     Args:
         policy: after the update.
         rows: see `sample_rows`.
         temperature: the sampling temperature.
-        batch_rows: rows of a forward pass.
+        limits: of a forward pass.
     """
     if not rows:
         return None
-    live = log_probabilities(policy, rows, temperature=temperature, batch_rows=batch_rows)
+    live = log_probabilities(policy, rows, temperature=temperature, limits=limits)
     with anchor.installed():
-        anchored = log_probabilities(policy, rows, temperature=temperature, batch_rows=batch_rows)
+        anchored = log_probabilities(policy, rows, temperature=temperature, limits=limits)
     stored_N = torch.cat([torch.from_numpy(row.logp) for row in rows]).double()
     live_N, anchored_N = (torch.cat(logp).double() for logp in (live, anchored))
     k3 = KL_ESTIMATORS["k3"]
@@ -88,17 +91,17 @@ def kl_cost_cm(
     beta: float,
     estimator: str,
     temperature: float,
-    batch_rows: int,
+    limits: BatchLimits,
 ) -> dict[EpisodeSpec, float]:
     """What an episode's distance to the anchor takes from its reward: `beta` cm a nat, summed over its tokens.
 
     Args:
         policy: the one that sampled the rows.
         estimator: k1 (unbiased here), k2 or k3.
-        temperature, batch_rows: as for `measure`.
+        temperature, limits: as for `measure`.
     """
     with anchor.installed():
-        anchored = log_probabilities(policy, rows, temperature=temperature, batch_rows=batch_rows)
+        anchored = log_probabilities(policy, rows, temperature=temperature, limits=limits)
     costs: dict[EpisodeSpec, float] = {}
     for row, logp in zip(rows, anchored, strict=True):
         nats = float(KL_ESTIMATORS[estimator](torch.from_numpy(row.logp).double() - logp.double()).sum())
@@ -107,11 +110,11 @@ def kl_cost_cm(
 
 
 @torch.no_grad()
-def log_probabilities(policy: Any, rows: Sequence[Row], *, temperature: float, batch_rows: int) -> list[Tensor]:
+def log_probabilities(policy: Any, rows: Sequence[Row], *, temperature: float, limits: BatchLimits) -> list[Tensor]:
     """Log-probabilities float32 [T] of each row's tokens under the policy's present weights, on the CPU, in order."""
     found = []
-    for start in range(0, len(rows), batch_rows):
-        batch = rows[start : start + batch_rows]
+    for part in micro_batches([len(row.bins) for row in rows], limits, policy.prompt.length):
+        batch = rows[part]
         observations = [Observation(row.frames, row.state_deg) for row in batch]
         scores = score_rows(policy, observations, [row.bins for row in batch], temperature)
         logp_RT = scores.logp_RT.cpu()

@@ -57,21 +57,33 @@ def select_lessons(
     return lessons, normaliser(list(tokens.values()), weighting, episode_tokens)
 
 
-def micro_batches(
-    lessons: Sequence[Lesson], *, rows: int, tokens: int | None, prompt_tokens: int
-) -> Iterator[Sequence[Lesson]]:
-    """Lessons in the given order, in batches of at most `rows` rows and, if given, `tokens` tokens.
+@dataclass(frozen=True)
+class BatchLimits:
+    """What goes through the network at once.
+
+    Attributes:
+        rows: most rows.
+        tokens: most tokens, prompts and padding included; a row that is longer by itself goes alone. None: no limit.
+    """
+
+    rows: int
+    tokens: int | None = None
+
+
+def micro_batches(lengths: Sequence[int], limits: BatchLimits, prompt_tokens: int) -> Iterator[slice]:
+    """Streams of these lengths, in the given order, in batches within the limits.
 
     Args:
-        tokens: rows times the longest stream of the batch with its prompt; a row that is longer by itself is a batch.
+        lengths: tokens of each stream.
         prompt_tokens: tokens of a prompt.
     """
-    start = 0
-    for end in range(1, len(lessons) + 1):
-        if end == len(lessons):
-            yield lessons[start:end]
-            return
-        size, longest = end + 1 - start, max(len(lesson.row.bins) for lesson in lessons[start : end + 1])
-        if size > rows or (tokens is not None and size * (prompt_tokens + longest) > tokens):
-            yield lessons[start:end]
-            start = end
+    start, longest = 0, 0
+    for end, length in enumerate(lengths):
+        grown, size = max(longest, length), end + 1 - start
+        full = size > limits.rows or (limits.tokens is not None and size * (prompt_tokens + grown) > limits.tokens)
+        if full and end > start:
+            yield slice(start, end)
+            start, grown = end, length
+        longest = grown
+    if lengths:
+        yield slice(start, len(lengths))

@@ -61,7 +61,7 @@ def dry_update(
         StoppedRun: the loss or a gradient is not finite.
     """
     row = _longest_row(policy, observation)
-    rows = settings.microbatch_rows if str(policy.device).startswith("cuda") else 1
+    rows = settings.limits.rows if str(policy.device).startswith("cuda") else 1
     before = Snapshot(parameters, optimizer)
     anchored = [torch.from_numpy(row.logp)] * rows if settings.objective.kl_beta else None
     sums = accumulate_gradient(

@@ -27,8 +27,8 @@ def check_first(policy: Any, rows: Sequence[Row], settings: UpdateSettings, temp
     Raises:
         StoppedRun: it is above `settings.max_first_gap`: ratios would measure the difference between two programs.
     """
-    batch = rows[: settings.microbatch_rows]
-    live = log_probabilities(policy, batch, temperature=temperature, batch_rows=settings.microbatch_rows)
+    batch = rows[: settings.limits.rows]
+    live = log_probabilities(policy, batch, temperature=temperature, limits=settings.limits)
     gap = max(float((a - torch.from_numpy(row.logp)).abs().max()) for a, row in zip(live, batch, strict=True))
     if gap > settings.max_first_gap:
         raise StoppedRun(

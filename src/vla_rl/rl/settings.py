@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from vla_rl.errors import ConfigError
+from vla_rl.rl.lessons import BatchLimits
 from vla_rl.rl.loss import Objective, episode_weights
 
 RESCORED, RECORDED = OLD_LOGP = ("rescored", "recorded")
+IN_LOSS, IN_REWARD = KL_PLACES = ("loss", "reward")
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,7 @@ class UpdateSettings:
     lr: float
     warmup_steps: int
     grad_clip: float
-    microbatch_rows: int
-    microbatch_tokens: int | None
+    limits: BatchLimits
 
     @classmethod
     def of(cls, loss: Any, optim: Any) -> UpdateSettings:
@@ -43,6 +44,14 @@ class UpdateSettings:
             raise ConfigError(
                 f"no old_logp {loss.old_logp!r}", where="loss.old_logp", remedy="use rescored or recorded"
             )
+        if loss.kl_in not in KL_PLACES:
+            raise ConfigError(f"no place {loss.kl_in!r}", where="loss.kl_in", remedy="use loss or reward")
+        if loss.trust_region is not None and not loss.kl_rows:
+            raise ConfigError(
+                "a trust region needs rows to measure an update on",
+                where="loss.trust_region, loss.kl_rows",
+                remedy="use loss.kl_rows=32, or loss.trust_region=null",
+            )
         for value, where in ((optim.microbatch_rows, "optim.microbatch_rows"), (loss.epochs, "loss.epochs")):
             if value < 1:
                 raise ConfigError(f"{value} is less than one", where=where)
@@ -52,13 +61,13 @@ class UpdateSettings:
             clip_high=loss.clip_high,
             ratio=loss.ratio,
             dual_clip=loss.dual_clip,
-            kl_beta=loss.kl_beta if loss.kl_in == "loss" else 0.0,
+            kl_beta=loss.kl_beta if loss.kl_in == IN_LOSS else 0.0,
             kl_estimator=loss.kl_estimator,
             entropy_bonus=loss.entropy_bonus,
         )
         return cls(
             objective, loss.weighting, loss.episode_tokens, loss.old_logp, loss.epochs, loss.max_first_gap,
-            optim.lr, optim.warmup_steps, optim.grad_clip, optim.microbatch_rows, optim.microbatch_tokens,
+            optim.lr, optim.warmup_steps, optim.grad_clip, BatchLimits(optim.microbatch_rows, optim.microbatch_tokens),
         )  # fmt: skip
 
     def lr_at(self, step: int) -> float:

@@ -1,8 +1,9 @@
-"""Weights and moments of the moment, to go back to."""
+"""Weights of the moment, with or without the optimiser's moments, to go back to.
+
+Copies lie in the host's memory, so that an accelerator holds one network.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,8 +11,26 @@ from torch import Tensor
 from vla_rl.rl.surfaces import NamedParameters
 
 
+class Weights:
+    """A copy of a surface's weights.
+
+    Args:
+        parameters: what is copied now, and what `put_back` writes to.
+    """
+
+    def __init__(self, parameters: NamedParameters) -> None:
+        self._parameters = parameters
+        self.values = [_copied(parameter) for _, parameter in parameters]
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Restore them bit for bit."""
+        for (_, parameter), value in zip(self._parameters, self.values, strict=True):
+            parameter.copy_(value)
+
+
 class Snapshot:
-    """A copy in the host's memory of a surface and of its optimiser's state.
+    """A copy of a surface's weights and of its optimiser's state.
 
     Args:
         parameters, optimizer: what is copied now, and what `put_back` writes to.
@@ -19,17 +38,16 @@ class Snapshot:
 
     def __init__(self, parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> None:
         self._parameters, self._optimizer = parameters, optimizer
-        self._weights = [_copied(parameter) for _, parameter in parameters]
-        self._moments: list[dict[str, Any]] = [
+        self._weights = Weights(parameters)
+        self._moments: list[dict[str, Tensor]] = [
             {field: _copied(value) for field, value in optimizer.state.get(parameter, {}).items()}
             for _, parameter in parameters
         ]
 
-    @torch.no_grad()
     def put_back(self) -> None:
         """Restore everything bit for bit; moments that did not exist are gone again."""
-        for (_, parameter), weight, moments in zip(self._parameters, self._weights, self._moments, strict=True):
-            parameter.copy_(weight)
+        self._weights.put_back()
+        for (_, parameter), moments in zip(self._parameters, self._moments, strict=True):
             state = self._optimizer.state.pop(parameter, {})
             if moments:
                 self._optimizer.state[parameter] = {f: v.to(state[f].device) for f, v in moments.items()}

@@ -4,14 +4,15 @@ In: a policy with its sampler, a pool of environments, a surface, a reward, cons
 callable. Out: a trained policy in place, and the files of the run. The trainer knows nothing of configuration files,
 registrations or terminals: it receives plain objects and reports through `on_event`.
 
-One step is: a wave of seeds x draws episodes; a reward each; z-scores inside each seed's group; a clipped token-level
-gradient pass over the rows of groups with spread and an AdamW step, once or several times; how far that moved the
-policy; rows and counters on disk.
+One step is: a wave of seeds x draws episodes; a reward each; an advantage inside each seed's group; a clipped
+token-level gradient pass over the rows of groups with spread and an AdamW step, once or several times; how far that
+moved the policy; rows and counters on disk.
 
 Deviations from GRPO (Shao et al., 2024, arXiv:2402.03300):
 - an "output" is a whole episode of many action chunks; its advantage stands on every token of every chunk;
-- the loss is averaged over all tokens of the wave (or every episode counts the same), not per output first;
-- groups whose rewards spread less than a floor are dropped, and nothing is added to the std that divides;
+- the loss is averaged over all tokens of the wave, not per output first; `loss.weighting` has two other ways;
+- groups whose rewards spread less than a floor are dropped (by choice also by success rate), and nothing is added to
+  the std that divides; `geometry.advantage` has three other estimators;
 - the clip band is asymmetric ("clip-higher"), and with one gradient pass a wave it binds only against stored sampler
   log-probabilities (`loss.old_logp=recorded`): against the trainer's own the ratio is 1 by design;
 - no KL term unless asked for (`loss.kl_beta`); the anchor is the policy at step 0, and the distance to it is measured.
@@ -30,7 +31,7 @@ from typing import Any
 import torch
 
 from vla_rl.config.schema import CheckpointConfig, GeometryConfig, LossConfig, OptimConfig
-from vla_rl.errors import ConfigError, IntegrityError, StoppedRun
+from vla_rl.errors import ConfigError, StoppedRun
 from vla_rl.policy.sampler import REFERENCE
 from vla_rl.rl import checkpoint as ckpt
 from vla_rl.rl import events, preflight, rundir
@@ -41,7 +42,7 @@ from vla_rl.rl.plan import Counters, Geometry, Outcome
 from vla_rl.rl.reward import Reward
 from vla_rl.rl.rowchecks import check_first
 from vla_rl.rl.rundir import RunDir
-from vla_rl.rl.settings import UpdateSettings
+from vla_rl.rl.settings import IN_REWARD, UpdateSettings
 from vla_rl.rl.snapshot import Snapshot
 from vla_rl.rl.summary import Evaluation, StepCosts, Terms, episode_row, train_row
 from vla_rl.rl.surfaces import Surface
@@ -120,7 +121,7 @@ class GrpoTrainer:
         self.parameters = surface.trainable(policy)
         self.optimizer = build_optimizer(self.parameters, optim, surface)
         self.kl_rows, self.trust_region = loss.kl_rows, loss.trust_region
-        self.reward_beta = loss.kl_beta if loss.kl_in == "reward" else 0.0
+        self.reward_beta = loss.kl_beta if loss.kl_in == IN_REWARD else 0.0
         self.kl_estimator = loss.kl_estimator
         self.anchor = Anchor(self.parameters) if loss.kl_rows or loss.kl_beta else None
         self.counters = Counters()
@@ -192,7 +193,7 @@ class GrpoTrainer:
             assert self.anchor is not None
             costs = kl_cost_cm(
                 self.policy, self.anchor, wave.rows, beta=self.reward_beta, estimator=self.kl_estimator,
-                temperature=self.geometry.temperature, batch_rows=self.settings.microbatch_rows,
+                temperature=self.geometry.temperature, limits=self.settings.limits,
             )  # fmt: skip
             terms = [_less(t, costs[episode.spec]) for t, episode in zip(terms, wave.episodes, strict=True)]
         advantages = group_advantages(
@@ -209,7 +210,8 @@ class GrpoTrainer:
         """Update, measure how far that went, and undo it if it was too far."""
         self._phase, started = "update", time.perf_counter()
         scored = zip(wave.episodes, advantages.values, advantages.kept, strict=True)
-        before = Snapshot(self.parameters, self.optimizer) if self.trust_region is not None else None
+        limit = self.trust_region
+        before = Snapshot(self.parameters, self.optimizer) if limit is not None else None
         result = grpo_update(
             policy=self.policy,
             parameters=self.parameters,
@@ -225,9 +227,10 @@ class GrpoTrainer:
         drift = None
         if self.anchor is not None and result.rows and result.loss_finite:
             sample = sample_rows(wave.rows, self.kl_rows, step)
-            batch, temperature = self.settings.microbatch_rows, self.geometry.temperature
-            drift = measure(self.policy, self.anchor, sample, temperature=temperature, batch_rows=batch)
-        if before is not None and drift is not None and drift.update_kl > (self.trust_region or 0.0):
+            limits, temperature = self.settings.limits, self.geometry.temperature
+            drift = measure(self.policy, self.anchor, sample, temperature=temperature, limits=limits)
+        # A distance that is no number is beyond any limit.
+        if before is not None and limit is not None and drift is not None and not drift.update_kl <= limit:
             before.put_back()
             result = replace(result, step_skipped=True, rolled_back=True)
         return result, drift, time.perf_counter() - started
@@ -300,7 +303,6 @@ class GrpoTrainer:
         done = loaded.step if loaded else 0
         self.run_dir.rewind(done)
         if loaded:
-            self._check_anchor(loaded.state)
             ckpt.restore(loaded, self.parameters, self.optimizer)
             self.counters = Counters(**loaded.state["counters"])
             if all(row["step"] != done for row in self.run_dir.rows(rundir.TRAIN)):
@@ -311,15 +313,6 @@ class GrpoTrainer:
         self._clean_up(done)
         return done
 
-    def _check_anchor(self, state: dict[str, Any]) -> None:
-        """The anchor is made of the policy as it was loaded, so it must be the one that the run began with."""
-        if self.anchor is not None and state["anchor_digest"] not in (None, self.anchor.digest):
-            raise IntegrityError(
-                "the policy that was loaded is not the one that this run began with",
-                where="policy.checkpoint",
-                remedy="put the checkpoint back; the distance to step 0 would be to another policy",
-            )
-
     def _save(self, step: int, row: dict[str, Any]) -> float:
         """Write the checkpoint, then delete what it makes superfluous; returns seconds."""
         self._phase, started = "save", time.perf_counter()
@@ -328,7 +321,6 @@ class GrpoTrainer:
             "counters": asdict(self.counters),
             "baseline": evaluations[0] if evaluations else None,
             "policy_digest": self.policy.weights_digest(),
-            "anchor_digest": self.anchor.digest if self.anchor else None,
             "row": row,
         }
         path = ckpt.save_checkpoint(self.run_dir.checkpoints, step, self.parameters, self.optimizer, state)
@@ -358,7 +350,10 @@ class GrpoTrainer:
             progress = {"done": event.done, "total": event.total}
         self.run_dir.heartbeat({**self._state(step), **progress})
         self.on_event(event)
-        if progress and progress["done"] < progress["total"] and self._out_of_time():
+        stoppable = progress.get("total", 0)
+        if isinstance(event, events.UpdateProgress):
+            stoppable //= self.settings.epochs  # later passes have moved weights already
+        if progress and progress["done"] < stoppable and self._out_of_time():
             raise _OutOfTime
 
     def _state(self, step: int) -> dict[str, Any]:

@@ -129,6 +129,8 @@ def grpo_update(
 
     Args:
         anchor: needed if the objective has a KL term.
+        progress: told how many rows of how many have gone through, over all passes; may raise to stop the update while
+            the first pass is under way, before any weight has moved.
 
     Raises:
         IntegrityError: a stored legal mask differs from the one recomputed, or a stored log-probability is not finite.
@@ -144,8 +146,7 @@ def grpo_update(
     fixed = _fixed(policy, lessons, settings, temperature, anchor)
     tensors, first, sums, norm, skipped = [p for _, p in parameters], _Sums(), _Sums(), math.nan, False
     for epoch in range(settings.epochs):
-        # Whoever watches may stop the first pass, before any weight has moved.
-        told = progress if epoch == 0 else _silent
+        told = _over_passes(progress, epoch, settings.epochs)
         sums = accumulate_gradient(policy, lessons, divisor, settings, temperature, fixed, told)
         finite = math.isfinite(sums.loss)
         norm = float(torch.nn.utils.clip_grad_norm_(tensors, settings.grad_clip, foreach=False)) if finite else math.nan
@@ -169,8 +170,8 @@ def grpo_update(
         step_skipped=skipped,
         ratios=sums.stats.summary(),
         rollout_gap=first.gap,
-        anchor_k3=None if first.anchor_k3 is None or not count else first.anchor_k3 / first.stats.tokens,
-        entropy=first.entropy / first.stats.tokens if first.stats.tokens else None,
+        anchor_k3=_a_token(first.anchor_k3, first.stats.tokens),
+        entropy=_a_token(first.entropy, first.stats.tokens),
         chosen_nll=float(np.mean([-lesson.row.logp.astype(np.float64).mean() for lesson in lessons])),
     )
 
@@ -185,9 +186,9 @@ def accumulate_gradient(
     progress: Callable[[int, int], None] = _silent,
 ) -> _Sums:
     """Backward through every micro-batch; gradients add up in the parameters' `.grad`. Stops at a non-finite loss."""
-    sums, done = _Sums(), 0
-    for batch in _micro_batches(policy, lessons, settings):
-        part = slice(done, done + len(batch))
+    sums = _Sums()
+    for part in micro_batches([len(lesson.row.bins) for lesson in lessons], settings.limits, policy.prompt.length):
+        batch = lessons[part]
         scores = score_rows(
             policy,
             [Observation(lesson.row.frames, lesson.row.state_deg) for lesson in batch],
@@ -206,18 +207,8 @@ def accumulate_gradient(
         sums.entropy += float(scores.entropy_RT.detach()[mask_RT].double().sum())
         if outputs.anchor_k3_sum is not None:
             sums.anchor_k3 = (sums.anchor_k3 or 0.0) + outputs.anchor_k3_sum
-        done += len(batch)
-        progress(done, len(lessons))
+        progress(part.stop, len(lessons))
     return sums
-
-
-def _micro_batches(policy: Any, lessons: Sequence[Lesson], settings: UpdateSettings) -> Any:
-    return micro_batches(
-        lessons,
-        rows=settings.microbatch_rows,
-        tokens=settings.microbatch_tokens,
-        prompt_tokens=policy.prompt.length,
-    )
 
 
 def _fixed(
@@ -226,11 +217,8 @@ def _fixed(
     """Passes without gradient, in the very micro-batches of the gradient passes, so that rounding is the same."""
 
     def scored() -> list[Tensor]:
-        found = []
-        for batch in _micro_batches(policy, lessons, settings):
-            rows = [lesson.row for lesson in batch]
-            found += log_probabilities(policy, rows, temperature=temperature, batch_rows=len(rows))
-        return found
+        rows = [lesson.row for lesson in lessons]
+        return log_probabilities(policy, rows, temperature=temperature, limits=settings.limits)
 
     old = anchored = None
     if settings.old_logp == RECORDED:
@@ -274,3 +262,12 @@ def _padded(values: Sequence[Tensor], like_RT: Tensor) -> Tensor:
     for index, value in enumerate(values):
         padded_RT[index, : len(value)] = value.to(padded_RT)
     return padded_RT
+
+
+def _over_passes(progress: Callable[[int, int], None], done_passes: int, passes: int) -> Callable[[int, int], None]:
+    """Progress of one pass as progress of all of them."""
+    return lambda done, total: progress(done_passes * total + done, passes * total)
+
+
+def _a_token(total: float | None, tokens: int) -> float | None:
+    return total / tokens if total is not None and tokens else None
