@@ -237,3 +237,15 @@ def test_it_adapts_to_other_servos_homes_and_spawns(make_env: MakeEnv, protocol:
 def test_it_succeeds_on_at_least_95_seeds_of_other_protocols(make_env: MakeEnv, protocol: str) -> None:
     env = make_env(protocol=protocol, terminate_on="never")
     assert sum(run(env, seed).ok for seed in range(300, 400)) >= 95
+
+
+def test_a_reset_into_the_boat_counts_its_contacts_as_strikes(storing: StoringEnv) -> None:
+    run(storing, 300)
+    held = next(moment for moment in storing.moments if moment.trace[-1].grip == 3)
+    storing.restore(held)
+    pose_deg = storing.state_deg
+    assert storing.scene.boat_strikes(storing.data) >= 2  # both jaws
+    storing.begin(300, pose_deg)
+    assert storing.metrics().reset_strikes >= 2
+    storing.begin(300)
+    assert storing.metrics().reset_strikes == 0
