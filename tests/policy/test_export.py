@@ -303,6 +303,13 @@ def test_what_builds_on_a_refused_network_is_skipped_and_the_rest_is_still_check
     assert states[f"codec for {TAG}"].state == SKIPPED and states[f"joint frame of {TAG}"].state == OK
 
 
+def test_a_joint_frame_that_nothing_can_tell_without_a_configuration_is_skipped(release_copy: Path):
+    (release_copy / "config.json").write_text("{")
+    states = {f.check: f for f in validate(release_copy, Sources(norm_tag=TAG)).findings}
+    assert [f.check for f in states.values() if f.state == REFUSED] == ["configuration"]
+    assert states[f"joint frame of {TAG}"].state == SKIPPED and states[f"tables of {TAG}"].state == OK
+
+
 def test_damage_that_no_check_foresees_is_a_finding_like_others(release: Path, monkeypatch: pytest.MonkeyPatch):
     def surprised(*_: object) -> None:
         raise ZeroDivisionError

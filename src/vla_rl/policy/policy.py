@@ -150,7 +150,7 @@ class VlaPolicy:
         else:
             self.adapter.save_network(self.model, directory)
             save_tokenizer(self.tokenizer, directory)
-            self.stats.save(directory)
+            self.stats.save(directory, self.wording)
             self.codec.save(directory / CODEC_DIR)
         write_metadata(directory, self.metadata)
         if self.training_scene is not None:

@@ -140,7 +140,7 @@ class _Validation:
                 tables.stats.state, declared_frame(self.sources, metadata, self.raw), where=str(at / name)
             ),
             str,
-            needs=(tables, metadata),
+            needs=(tables, metadata, self.raw),
         )
 
         def codec() -> Any:
