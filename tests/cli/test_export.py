@@ -174,3 +174,21 @@ def test_a_destination_that_cannot_be_made_is_a_usage_error(vla_rl, base, tmp_pa
 def test_the_commands_have_help_with_an_example(vla_rl, command):
     done = vla_rl(command, "--help")
     assert done.returncode == 0 and f"vla-rl {command} " in done.out.split("examples:")[1]
+
+
+def test_a_joint_frame_can_be_named_for_a_checkpoint_whose_tables_do_not_tell(vla_rl, run, tmp_path):
+    codec = FastCodec.fit(smooth_chunks(200, 0) / 120, scale=15.0, vocabulary=512)
+    release = write_release(tmp_path / "release", codec)
+    table = release / "norm_stats.json"
+    body = json.loads(table.read_text())
+    for tag in body["metadata_by_tag"].values():
+        for stats in (tag["state_stats"], tag["action_stats"]):
+            for key in ("q01", "q99", "mean", "std"):
+                stats[key] = [0.1 * value for value in stats[key]]
+    table.write_text(json.dumps(body))
+    given = ("export", release, tmp_path / "out", "--norm-tag", TAG)
+    silent = vla_rl(*given)
+    assert silent.returncode != 0 and "joint_frame" in silent.err
+    assert vla_rl(*given, "--joint-frame", "rig").returncode == 0
+    wrong = vla_rl("export", run[0], tmp_path / "never", "--joint-frame", "rig")
+    assert wrong.returncode == 2 and "--joint-frame is for a policy checkpoint" in wrong.err

@@ -33,17 +33,29 @@ def plain_tokenizer() -> Tokenizer:
 
 def build_network(family: str, *, tied: bool = False) -> Any:
     """A random network of a family; the vocabulary is padded by four rows, as releases do."""
-    from transformers import LlavaConfig, LlavaForConditionalGeneration, SmolVLMConfig, SmolVLMForConditionalGeneration
+    from transformers import (
+        Idefics3Config,
+        Idefics3ForConditionalGeneration,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        SmolVLMConfig,
+        SmolVLMForConditionalGeneration,
+    )
 
     tokenizer = plain_tokenizer()
     image, text = tokenizer.token_to_id("<image>"), {**TEXT, "vocab_size": tokenizer.get_vocab_size() + 4}
     torch.manual_seed(3)
-    if family == "smolvlm":
-        config = SmolVLMConfig(
+    idefics = {
+        "smolvlm": (SmolVLMConfig, SmolVLMForConditionalGeneration),
+        "idefics3": (Idefics3Config, Idefics3ForConditionalGeneration),
+    }
+    if family in idefics:
+        settings, network = idefics[family]
+        config = settings(
             text_config=text, vision_config=VISION, scale_factor=2, image_token_id=image, pad_token_id=256,
             tie_word_embeddings=tied,
         )  # fmt: skip
-        return SmolVLMForConditionalGeneration(config).eval()
+        return network(config).eval()
     vision = {**VISION, "model_type": "clip_vision_model", "projection_dim": 32}
     return LlavaForConditionalGeneration(
         LlavaConfig(text_config=text, vision_config=vision, image_token_index=image)

@@ -174,7 +174,7 @@ def write_release(directory: Path, codec: FastCodec, *, shards: int = 3) -> Path
     processor = {"image_processor": {"crop_mode": "resize", "patch_size": 8, "size": {"height": 40, "width": 40}}}
     (directory / "processor_config.json").write_text(json.dumps({**processor, "image_use_col_tokens": True}))
     (directory / "chat_template.jinja").write_text("{{ messages }}")
-    (directory / "modeling_molmoact2.py").write_text("raise SystemExit('remote code ran')\n")
+    (directory / "configuration_molmoact2.py").write_text("raise SystemExit('remote code ran')\n")
     write_shards(directory, release_weights(config), shards)
     codec.save(directory / "fast_tokenizer")
     return directory

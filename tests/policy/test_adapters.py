@@ -10,6 +10,7 @@ import pytest
 import torch
 from hf_support import build_network, plain_tokenizer, write_model
 from policy_support import MINI, TASK
+from safetensors.torch import load_file, save_file
 
 from vla_rl.config.schema import LossConfig, OptimConfig
 from vla_rl.errors import ConfigError
@@ -32,7 +33,7 @@ from vla_rl.rl.surfaces import Full, PatchOnly, TextStack
 from vla_rl.rl.update import build_optimizer, grpo_update
 from vla_rl.rollout.records import EpisodeSpec, Row
 
-FAMILIES = ("smolvlm", "llava")
+FAMILIES = ("smolvlm", "idefics3", "llava")
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -74,7 +75,7 @@ def test_old_ids_and_rows_stay_and_new_rows_depend_on_the_seed_alone(model_dir, 
 
 
 def test_the_prompt_holds_every_picture_feature_and_ends_with_the_action_start(grafted: VlaPolicy):
-    ids, features = grafted.prompt.ids, {"smolvlm": 9, "llava": 36}[grafted.model.config.model_type]
+    ids, features = grafted.prompt.ids, {"smolvlm": 9, "idefics3": 9, "llava": 36}[grafted.model.config.model_type]
     template = grafted.prompt.template_P
     assert int((template == ids.patch).sum()) == 2 * features and int(template[-1]) == ids.action_start
     assert grafted.tokenizer.id_to_token(ids.action_block + 511) == "<action_511>"
@@ -170,6 +171,21 @@ def test_a_saved_policy_loads_validates_and_exports_bit_for_bit(grafted: VlaPoli
         assert np.array_equal(one.bins, other.bins) and np.array_equal(one.logp, other.logp)
 
 
+def test_weights_under_names_that_only_the_loader_understands_are_not_exported_untrained(codec, stats, tmp_path: Path):
+    policy = graft(write_model(tmp_path / "llava", "llava"), codec, stats)
+    policy.save(tmp_path / "saved")
+    path = tmp_path / "saved" / "model.safetensors"
+    weights = load_file(path)
+    renamed = {n.replace("language_model.model.", "model.language_model."): t for n, t in weights.items()}
+    assert renamed.keys() != weights.keys()
+    save_file(renamed, path, metadata={"format": "pt"})
+    again = load_policy(checkpoint=str(tmp_path / "saved"), device="cpu", serve_head="ar", task=TASK)
+    assert again.weights_digest() == policy.weights_digest()
+    with pytest.raises(refusals.MissingWeights):
+        export_policy(again, tmp_path / "out", source={})
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_tied_head_stays_tied(codec, stats, observations, tmp_path: Path):
     policy = graft(write_model(tmp_path / "smolvlm", "smolvlm", tied=True), codec, stats)
     assert policy.model.lm_head.weight is policy.model.get_input_embeddings().weight
@@ -183,8 +199,6 @@ def test_a_tied_head_stays_tied(codec, stats, observations, tmp_path: Path):
 
 # ------------------------------------------------------------------------------------------------------- refusals
 def damage(directory: Path, case: str) -> None:
-    from safetensors.torch import load_file, save_file
-
     config, weights = json.loads((directory / "config.json").read_text()), load_file(directory / "model.safetensors")
     if case == "family":
         config["model_type"] = "qwen2_vl"

@@ -69,7 +69,7 @@ def test_a_trained_policy_comes_back_bit_for_bit_and_only_what_was_trained_diffe
     again = load(tmp_path / "out", dtype=dtype)
     assert again.weights_digest() == policy.weights_digest() == receipt.source["policy_digest"]
     before, after = weights_of(release), weights_of(tmp_path / "out")
-    assert sorted(n for n in before if not torch.equal(before[n], after[n])) == sorted(CHANGED) == receipt.changed
+    assert sorted(n for n in before if not torch.equal(before[n], after[n])) == CHANGED == receipt.changed
     assert {t.dtype for t in after.values()} == {torch.float32}
     rows = {n: (before[n] != after[n]).any(1).nonzero().flatten().tolist() for n in CHANGED if "wte" in n}
     base = policy.model.config.text_config.vocab_size
@@ -159,6 +159,38 @@ def test_a_full_disk_is_noticed_before_anything_is_written(release: Path, tmp_pa
     with pytest.raises(MachineError, match="free"):
         export_policy(load(release), tmp_path / "a" / "out", source=FACTS)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_room_is_counted_in_the_format_that_trained_weights_are_stored_in(
+    release_copy: Path, tmp_path: Path, monkeypatch
+):
+    edit_weights(release_copy, lambda w: w.update({n: t.bfloat16() for n, t in w.items() if "rotary" not in n}))
+    policy, plain = load(release_copy), load(release_copy, dtype="bfloat16")
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.add_(1.0)
+    export_policy(policy, tmp_path / "first", source=FACTS)
+    written, stored = (
+        sum(p.stat().st_size for p in directory.glob("*.safetensors"))
+        for directory in (tmp_path / "first", release_copy)
+    )
+    of_origin = sum(p.stat().st_size for p in release_copy.rglob("*") if p.is_file())
+    free = of_origin + int(0.99 * (written - stored))
+    assert written > 1.8 * stored
+    monkeypatch.setattr(export.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(free, 0, free))
+    with pytest.raises(MachineError, match="free"):
+        export_policy(policy, tmp_path / "second", source=FACTS)
+    assert not (tmp_path / "second").exists()
+    export_policy(plain, tmp_path / "third", source=FACTS)  # its weights grow no wider
+
+
+def test_the_network_is_walked_once_however_many_shards_there_are(release: Path, tmp_path: Path, monkeypatch):
+    policy, walks = load(release), []
+    train(policy)
+    real = policy.adapter.stored_tensors
+    monkeypatch.setattr(policy.adapter, "stored_tensors", lambda model: (walks.append(model), real(model))[1])
+    assert len(list(release.glob("*.safetensors"))) == 3
+    assert export_policy(policy, tmp_path / "out", source=FACTS).changed == CHANGED and len(walks) == 1
 
 
 # ----------------------------------------------------------------------------------------------- metadata versions
@@ -301,6 +333,13 @@ def test_what_builds_on_a_refused_network_is_skipped_and_the_rest_is_still_check
     states = {f.check: f for f in validate(release_copy, Sources(norm_tag=TAG)).findings}
     assert {f.refusal for f in states.values() if f.state == REFUSED} == {name}
     assert states[f"codec for {TAG}"].state == SKIPPED and states[f"joint frame of {TAG}"].state == OK
+
+
+def test_a_joint_frame_that_nothing_can_tell_without_a_configuration_is_skipped(release_copy: Path):
+    (release_copy / "config.json").write_text("{")
+    states = {f.check: f for f in validate(release_copy, Sources(norm_tag=TAG)).findings}
+    assert [f.check for f in states.values() if f.state == REFUSED] == ["configuration"]
+    assert states[f"joint frame of {TAG}"].state == SKIPPED and states[f"tables of {TAG}"].state == OK
 
 
 def test_damage_that_no_check_foresees_is_a_finding_like_others(release: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from vla_rl.errors import ConfigError
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.grammar import Grammar, legal_at, legal_next
 
-SMALL = Grammar(np.array([1, 2, 3, 0]), total=4)
+SMALL = Grammar(np.array([1, 2, 3, 0]), total=4, wider_V=np.zeros(4, dtype=bool))
 
 
 def random_stream(grammar: Grammar, rng: np.random.Generator) -> np.ndarray:
@@ -37,7 +38,7 @@ def test_incomplete_overlong_and_lengthless_streams_are_refused(bins: list[int])
 
 def test_a_codec_without_unit_bins_is_refused():
     with pytest.raises(ConfigError):
-        Grammar(np.array([2, 3]), total=4)
+        Grammar(np.array([2, 3]), total=4, wider_V=np.zeros(2, dtype=bool))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_the_wider_grammar_adds_just_the_bins_that_no_encoder_emits(tmp_path: Pa
 
 
 def test_torch_masks_of_padded_streams_equal_the_numpy_masks(codec: FastCodec):
-    grammar, rng = Grammar(codec.lengths_V, codec.symbols), np.random.default_rng(2)
+    grammar, rng = Grammar.of(codec, "documented"), np.random.default_rng(2)
     streams = [random_stream(grammar, rng) for _ in range(20)]
     padded = np.zeros((20, max(map(len, streams))), dtype=np.int64)
     for row, stream in zip(padded, streams, strict=True):
@@ -81,11 +82,11 @@ def test_torch_masks_of_padded_streams_equal_the_numpy_masks(codec: FastCodec):
 
 
 def test_mask_is_a_function_of_the_prefix_alone(codec: FastCodec):
-    grammar, rng = Grammar(codec.lengths_V, codec.symbols), np.random.default_rng(3)
+    grammar, rng = Grammar.of(codec, "documented"), np.random.default_rng(3)
     stream = random_stream(grammar, rng)
     half = len(stream) // 2
     left = 180 - int(codec.lengths_V[stream[:half]].sum())
-    rest = random_stream(Grammar(codec.lengths_V, left), rng)
+    rest = random_stream(replace(grammar, total=left), rng)
     other = np.concatenate([stream[:half], rest])
     assert np.array_equal(grammar.masks(stream)[: half + 1], grammar.masks(other)[: half + 1])
     assert np.array_equal(

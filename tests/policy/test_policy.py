@@ -17,7 +17,7 @@ from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.logprob import pad_streams, score_rows
 from vla_rl.policy.normalise import NormStats
 from vla_rl.policy.policy import VlaPolicy, load_policy, new_twin
-from vla_rl.policy.prompt import Observation
+from vla_rl.policy.prompt import Observation, Wording
 from vla_rl.policy.refusals import CodecMismatch, MismatchedWeights, MissingWeights, OneHead, UnexpectedWeights
 
 
@@ -267,6 +267,18 @@ def test_a_checkpoint_carries_the_scene_it_was_trained_in(saved: Path, tmp_path:
     (tmp_path / "known" / "training_scene.json").write_text("{")
     with pytest.raises(IntegrityError, match="training scene"):
         load(tmp_path / "known")
+
+
+def test_a_saved_policy_keeps_the_words_of_its_prompt(saved: Path, tmp_path: Path):
+    copy = Path(shutil.copytree(saved, tmp_path / "copy"))
+    tables = json.loads((copy / "norm_stats.json").read_text())
+    tables["metadata_by_tag"]["so101_test"] |= {"setup_type": "another arm", "control_mode": "another mode"}
+    (copy / "norm_stats.json").write_text(json.dumps(tables))
+    policy = load(copy)
+    policy.save(tmp_path / "again")
+    again = load(tmp_path / "again")
+    assert again.wording == policy.wording == Wording("another arm", "another mode")
+    assert torch.equal(again.prompt.template_P, policy.prompt.template_P)
 
 
 def test_parts_of_two_checkpoints_are_refused(saved: Path, tmp_path: Path, stats: NormStats):

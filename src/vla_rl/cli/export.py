@@ -38,6 +38,7 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("--base", help="where a train run's base policy is now (default: where it was)")
     parser.add_argument("--norm-tag", help="for a policy checkpoint with several normalisation tags")
     parser.add_argument("--fast-tokenizer", help="for a policy checkpoint that does not carry its action codec")
+    parser.add_argument("--joint-frame", help="for a policy checkpoint whose tables do not tell: rig or v21")
     options = parser.parse_args(list(argv))
     policy, facts = _source(options)
     from vla_rl.policy.export import export_policy
@@ -66,7 +67,7 @@ def _source(options: argparse.Namespace) -> tuple[VlaPolicy, dict[str, Any]]:
     """
     spec, directory = options.run, Path(options.run)
     trained = (directory / "checkpoints").is_dir()
-    for name in ("step", "base") if not trained else ("norm_tag", "fast_tokenizer"):
+    for name in ("step", "base") if not trained else ("norm_tag", "fast_tokenizer", "joint_frame"):
         if getattr(options, name) is not None:
             kind = "a train run" if not trained else "a policy checkpoint"
             raise UsageError(f"--{name.replace('_', '-')} is for {kind}", where=spec, remedy="leave it away")
@@ -77,8 +78,10 @@ def _source(options: argparse.Namespace) -> tuple[VlaPolicy, dict[str, Any]]:
         digest = hashlib.sha256((directory / "config.yaml").read_bytes()).hexdigest()
         facts = {"kind": "sft-run", "name": directory.resolve().name, "config_sha256": digest}
         return _checkpoint(str(sft), options), facts
-    if spec.startswith(BUNDLED) or _is_checkpoint(directory):
-        return _checkpoint(spec, options), {"kind": "policy", "name": spec if ":" in spec else directory.resolve().name}
+    if spec.startswith(BUNDLED):
+        return _checkpoint(spec, options), {"kind": "policy", "name": spec}
+    if _is_checkpoint(directory):
+        return _checkpoint(spec, options), {"kind": "policy", "name": directory.resolve().name}
     raise UsageError(
         "there is nothing to export",
         where=spec,
@@ -113,5 +116,5 @@ def _checkpoint(spec: str, options: argparse.Namespace) -> VlaPolicy:
 
     return load_policy(
         checkpoint=spec, device="cpu", serve_head="ar", task=PolicyConfig.task,
-        norm_tag=options.norm_tag, fast_tokenizer=options.fast_tokenizer,
+        norm_tag=options.norm_tag, fast_tokenizer=options.fast_tokenizer, joint_frame=options.joint_frame,
     )  # fmt: skip

@@ -77,8 +77,8 @@ class Adapter(Protocol):
     @property
     def token_tables(self) -> tuple[str, ...]: ...
 
-    def prompt(self, policy: VlaPolicy) -> Any:
-        """The prompt of the policy's task as tensors on its device: what the other methods read, and a `Prompt`."""
+    def prompt(self, policy: VlaPolicy) -> Prompt:
+        """The prompt of the policy's task as tensors on its device, with whatever else the other methods read."""
         ...
 
     def inputs(self, policy: VlaPolicy, frames: Tensor, state_bins_BJ: Tensor) -> dict[str, Tensor]:

@@ -48,6 +48,7 @@ class Alphabet(Protocol):
     def text(self, levels_BN: np.ndarray) -> list[str]: ...
     def symbols(self, bpe: Tokenizer, pieces: Sequence[str], ids: Sequence[int]) -> list[np.ndarray]: ...
     def spellable(self, bpe: Tokenizer) -> np.ndarray: ...
+    def lost(self, levels_BN: np.ndarray, spellable: np.ndarray) -> np.ndarray: ...
     def emitted(self, piece: str) -> bool: ...
     def train(self, texts: Sequence[str], vocabulary: int) -> Tokenizer: ...
 
@@ -85,6 +86,10 @@ class PlainAlphabet:
         if not present.all():
             raise AlphabetError("the codec's BPE does not hold every level", where="fast_tokenizer")
         return present
+
+    def lost(self, levels_BN: np.ndarray, spellable: np.ndarray) -> np.ndarray:
+        """Levels of each row without a symbol of their own, int64 [B]: none, the one past the top is clipped."""
+        return np.zeros(len(levels_BN), dtype=np.int64)
 
     def emitted(self, piece: str) -> bool:
         """Whether the encoder's text can hold these characters: always."""
@@ -139,6 +144,12 @@ class ByteLevelAlphabet:
         """Bool [128]: whether each level from `min_token` on has a character that the pre-tokenizer produces."""
         return np.array([bpe.token_to_id(_shown(code)) is not None for code in range(_ASCII)])
 
+    def lost(self, levels_BN: np.ndarray, spellable: np.ndarray) -> np.ndarray:
+        """Levels of each row without a symbol of their own, int64 [B]: outside the alphabet, or holes in it."""
+        inside = (levels_BN >= self.lowest) & (levels_BN <= self.highest)
+        index = np.where(inside, levels_BN - self.lowest, 0)
+        return (~(inside & spellable[index])).sum(1)
+
     def emitted(self, piece: str) -> bool:
         """Whether the pre-tokenizer's text can hold these characters: it never shows a raw code point 0 to 32."""
         return all(c in _SHOWN for c in piece)
@@ -176,16 +187,10 @@ def released_config(min_token: int, scale: float, vocabulary: int) -> dict[str, 
     }
 
 
-def _byte_characters() -> list[str]:
-    """GPT-2's character for each byte: itself where it is printable, else the next of U+0100 and on."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    moved = iter(range(256, 512))
-    return [chr(byte if byte in printable else next(moved)) for byte in range(256)]
-
-
-_BYTES = _byte_characters()
-_SHOWN = frozenset(_BYTES)
+_BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+_SHOWN = frozenset(pre_tokenizers.ByteLevel.alphabet())
 
 
 def _shown(code: int) -> str:
-    return _BYTES[code]
+    """The character that the pre-tokenizer makes of a code point below 128."""
+    return _BYTE_LEVEL.pre_tokenize_str(chr(code))[0][0]

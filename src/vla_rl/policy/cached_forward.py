@@ -25,6 +25,14 @@ def action_columns(policy: VlaPolicy) -> slice:
     return slice(first, first + policy.vocabulary)
 
 
+def answer(policy: VlaPolicy, unconstrained: int | None) -> tuple[slice, int]:
+    """The ids that a decoder gives logits of, and how many prompt tokens it reads before the first of them; see
+    `vla_rl.policy.adapter.Adapter.decoder`."""
+    if unconstrained is None:
+        return action_columns(policy), policy.prompt.length
+    return slice(0, policy.outputs), policy.prompt.length - 1  # it has to write <action_start> itself
+
+
 def head_logits(policy: VlaPolicy, normed: Tensor, columns: slice) -> Tensor:
     """Logits over some ids, float32 [..., V], of hidden states [..., D] after the final norm."""
     head = policy.model.get_output_embeddings()
@@ -42,8 +50,7 @@ class CachedForward:
 
     def __init__(self, policy: VlaPolicy, rows: int, *, unconstrained: int | None = None) -> None:
         self.policy, self.rows = policy, rows
-        self._columns = action_columns(policy) if unconstrained is None else slice(0, policy.outputs)
-        self._fed = policy.prompt.length - (unconstrained is not None)
+        self._columns, self._fed = answer(policy, unconstrained)
         self._cache: Any = None
 
     def width(self, rows: int) -> int:

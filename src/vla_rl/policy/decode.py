@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad, rms_norm, scaled_dot_product_attention, silu
 
+from vla_rl.policy.cached_forward import answer
 from vla_rl.policy.trunk import VECTOR, block_logits, prompt_embeddings, text_stack
 
 if TYPE_CHECKING:
@@ -93,9 +94,8 @@ class Decoder:
     """
 
     def __init__(self, policy: VlaPolicy, rows: int, *, unconstrained: int | None = None) -> None:
-        self.policy, self.rows, block = policy, rows, policy.prompt.ids.action_block
-        self._columns = slice(block, block + policy.vocabulary) if unconstrained is None else slice(0, policy.outputs)
-        self._fed = policy.prompt.length - (unconstrained is not None)
+        self.policy, self.rows = policy, rows
+        self._columns, self._fed = answer(policy, unconstrained)
         text = policy.model.config.text_config
         self._heads, self._groups, self._width = text.num_attention_heads, text.num_key_value_heads, text.head_dim
         self._eps = text.rms_norm_eps

@@ -12,8 +12,10 @@ The expert was trained beside the old trunk: it is carried along, not kept valid
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,19 +27,22 @@ from torch import Tensor
 
 from vla_rl.errors import ConfigError, MachineError, UsageError
 from vla_rl.paths import fsync_path
+from vla_rl.policy.hf_network import check_hf_weights
 from vla_rl.policy.metadata import write_metadata
 from vla_rl.policy.receipt import Receipt, write_receipt
 from vla_rl.policy.shardfiles import write_tensors
-from vla_rl.policy.weightfiles import INDEX, MODEL, WeightFiles
+from vla_rl.policy.sources import CODEC_DIR, TRAINING_SCENE
+from vla_rl.policy.weightfiles import FLOATS, INDEX, MODEL, WeightFiles
 
 if TYPE_CHECKING:
+    from vla_rl.policy.parts import Parts
     from vla_rl.policy.policy import VlaPolicy
 
 # What belongs to the layout beside the weights. Model cards and evaluations speak of other weights and stay behind.
 LAYOUT_FILES = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
-    "processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json", "training_scene.json",
+    "processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json", TRAINING_SCENE,
     "LICENSE*", "*.py",
 )  # fmt: skip
 
@@ -52,70 +57,104 @@ def export_policy(policy: VlaPolicy, destination: Path, *, source: Mapping[str, 
 
     Raises:
         UsageError: the destination exists, or cannot be made.
+        CheckpointRefused: the weights of another model lie under names that only transformers' loader understands.
         ConfigError: the policy was not read from a checkpoint.
         MachineError: too little room on the disk.
     """
     if policy.origin is None:
         raise ConfigError("a fresh policy has no layout to be exported in", where="export", remedy="save it first")
-    origin = policy.origin.directory
-    _check_room(origin, destination)
+    if policy.origin.opened is None:
+        check_hf_weights(policy.origin.directory)
+    _check_room(policy, policy.origin, destination)
     with _appearing(destination) as temporary:
-        changed = write_layout(policy, origin, temporary)
+        changed = write_layout(policy, policy.origin, temporary)
         write_metadata(temporary, policy.metadata)
         receipt = Receipt.of(temporary, changed=changed, source={**source, "policy_digest": policy.weights_digest()})
         write_receipt(temporary, receipt)
     return receipt
 
 
-def write_layout(policy: VlaPolicy, origin: Path, directory: Path) -> list[str]:
+def write_layout(policy: VlaPolicy, origin: Parts, directory: Path) -> list[str]:
     """Write weights and layout files of a policy into an existing directory; returns the names of changed tensors.
 
     Numbers that equal the stored ones, after conversion to the network's format, stay as they were stored: a policy in
     bfloat16 does not round what it did not train. A changed tensor is stored in the wider of both formats.
+
+    Args:
+        origin: what the policy was read from; it stores every weight under the name that the adapter gives it.
     """
-    files, changed, where, size = WeightFiles.open(origin), [], {}, 0
-    if policy.origin and policy.origin.opened and not policy.origin.opened.released:
-        return _write_twin(policy, files, directory)
-    for shard in files.shards:
-        tensors, new = _shard(policy, files, shard)
+    files = WeightFiles.open(origin.directory)
+    write = _write_shards if origin.opened is None or origin.opened.released else _write_twin
+    changed = write(policy, origin, files, directory)
+    _copy_layout(origin, directory)
+    return sorted(changed)
+
+
+def _write_shards(policy: VlaPolicy, origin: Parts, files: WeightFiles, directory: Path) -> list[str]:
+    changed, where, size = [], {}, 0
+    for shard, tensors, new in _shards(policy, origin, files):
         changed += new
         save_file(tensors, directory / shard, metadata=files.metadata(shard) or {"format": "pt"})
         where |= dict.fromkeys(tensors, shard)
         size += sum(t.numel() * t.element_size() for t in tensors.values())
-    if (origin / INDEX).is_file():
-        stored = json.loads((origin / INDEX).read_text())
+    if (origin.directory / INDEX).is_file():
+        stored = json.loads((origin.directory / INDEX).read_text())
         body = {**stored, "metadata": {**stored.get("metadata", {}), "total_size": size}, "weight_map": where}
         (directory / INDEX).write_text(json.dumps(body, indent=2, sort_keys=True) + "\n")
-    _copy_layout(policy, origin, directory)
-    return sorted(changed)
+    return changed
 
 
-def _write_twin(policy: VlaPolicy, files: WeightFiles, directory: Path) -> list[str]:
+def _write_twin(policy: VlaPolicy, origin: Parts, files: WeightFiles, directory: Path) -> list[str]:
     """A twin is small and moves between machines that cap the size of a file: it is split anew, as `save` does."""
     tensors, changed = {}, []
-    for shard in files.shards:
-        part, new = _shard(policy, files, shard)
+    for _, part, new in _shards(policy, origin, files):
         tensors |= part
         changed += new
-    write_tensors(tensors, directory, MODEL, metadata=files.metadata(files.shards[0]) or {"format": "pt"})
-    _copy_layout(policy, files.directory, directory)
-    return sorted(changed)
+    ordered = {name: tensors[name] for name in files.entries}
+    write_tensors(ordered, directory, MODEL, metadata=files.metadata(files.shards[0]) or {"format": "pt"})
+    return changed
 
 
-def _shard(policy: VlaPolicy, files: WeightFiles, shard: str) -> tuple[dict[str, Tensor], list[str]]:
-    """The tensors of one shard, and the names of those that differ from the origin's."""
-    tensors, changed = dict(files.tensors(n for n, entry in files.entries.items() if entry.file == shard)), []
+def _shards(policy: VlaPolicy, origin: Parts, files: WeightFiles) -> Iterator[tuple[str, dict[str, Tensor], list[str]]]:
+    """Every shard with its tensors and the names of those that differ from the origin's.
+
+    The network is walked once, because it fuses its projections on the way. A shard comes as soon as the last of its
+    weights was met: where shards follow the order of the layers, little more than one is held in memory.
+    """
+    names: dict[str, list[str]] = {}
+    for entry in files.entries.values():
+        names.setdefault(entry.file, []).append(entry.name)
+    left, new = Counter(files.entries[name].file for name in _own(origin, files)), {}
+
+    def shard(file: str) -> tuple[str, dict[str, Tensor], list[str]]:
+        changed = [name for name in names[file] if name in new]
+        # A copy of each stored one: tensors of one file share memory, which a safetensors file cannot express.
+        stored = {name: tensor.clone() for name, tensor in files.tensors(n for n in names[file] if n not in new)}
+        return file, {name: stored[name] if name in stored else new.pop(name) for name in names[file]}, changed
+
+    yield from (shard(file) for file in names if file not in left)
     for name, tensor in policy.adapter.stored_tensors(policy.model):
-        if name not in tensors:
-            continue
-        before, now = tensors[name], tensor.detach().to("cpu").contiguous()
-        same = _bits(before.to(now.dtype)) == _bits(now)
-        if not bool(same.all()):
-            changed.append(name)
-            wide = torch.promote_types(before.dtype, now.dtype)
-            tensors[name] = torch.where(same, before.to(wide), now.to(wide))
-    # A copy each: parts of one table share memory, which a safetensors file cannot express.
-    return {name: tensor.contiguous().clone() for name, tensor in tensors.items()}, changed
+        trained = _trained(files.tensor(name), tensor.detach().to("cpu").contiguous())
+        if trained is not None:
+            new[name] = trained
+        file = files.entries[name].file
+        left[file] -= 1
+        if not left[file]:
+            yield shard(file)
+
+
+def _own(origin: Parts, files: WeightFiles) -> list[str]:
+    """Names of the stored tensors that are the network's, as opposed to an expert's."""
+    return list(files.entries) if origin.opened is None else origin.opened.network
+
+
+def _trained(before: Tensor, now: Tensor) -> Tensor | None:
+    """The network's numbers, but the stored ones where both agree, in the wider format; None where all agree."""
+    same = _bits(before.to(now.dtype)) == _bits(now)
+    if bool(same.all()):
+        return None
+    wide = torch.promote_types(before.dtype, now.dtype)
+    return torch.where(same, before.to(wide), now.to(wide))
 
 
 def _bits(tensor: Tensor) -> Tensor:
@@ -123,16 +162,14 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
-def _copy_layout(policy: VlaPolicy, origin: Path, directory: Path) -> None:
+def _copy_layout(origin: Parts, directory: Path) -> None:
     """Small files of the layout, links followed; the codec comes along also where it was kept apart."""
-    stats_name = policy.origin.stats_file if policy.origin else ""
-    for pattern in (*LAYOUT_FILES, stats_name):
-        for path in sorted(origin.glob(pattern)):
+    for pattern in (*LAYOUT_FILES, origin.stats_file):
+        for path in sorted(origin.directory.glob(pattern)):
             shutil.copyfile(path, directory / path.name)
-    codec = policy.origin.codec_directory if policy.origin else origin
-    target = directory / "fast_tokenizer"
+    target = directory / CODEC_DIR
     target.mkdir(exist_ok=True)
-    for path in sorted(p for p in codec.iterdir() if p.suffix in (".json", ".py") and p.is_file()):
+    for path in sorted(p for p in origin.codec_directory.iterdir() if p.suffix in (".json", ".py") and p.is_file()):
         shutil.copyfile(path, target / path.name)
 
 
@@ -160,8 +197,14 @@ def _appearing(destination: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _check_room(origin: Path, destination: Path) -> None:
-    needed = sum(path.stat().st_size for path in origin.rglob("*") if path.is_file())
+def _check_room(policy: VlaPolicy, origin: Parts, destination: Path) -> None:
+    """What the origin takes, and what its weights take more of when all of them change to the network's format."""
+    needed = sum(path.stat().st_size for path in origin.directory.rglob("*") if path.is_file())
+    files = WeightFiles.open(origin.directory)
+    for entry in (files.entries[name] for name in _own(origin, files)):
+        if stored := FLOATS.get(entry.dtype):
+            wide = torch.promote_types(stored, policy.model.dtype)
+            needed += math.prod(entry.shape) * (wide.itemsize - stored.itemsize)
     existing = next(path for path in [destination, *destination.absolute().parents] if path.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:

@@ -156,7 +156,7 @@ class FastCodec:
         Raises:
             CodecError: as `encode`, except for the holes themselves.
         """
-        return self._unwritable(_quantise(self._checked(chunks_BHD), self.scale))
+        return self.alphabet.lost(_quantise(self._checked(chunks_BHD), self.scale), self.spellable)
 
     def encode(self, chunks_BHD: np.ndarray, *, allow_holes: bool = False) -> list[np.ndarray]:
         """Bins of normalised chunks: one int16 [token] each; values outside [-1, 1] are clamped.
@@ -171,7 +171,7 @@ class FastCodec:
             CodecError: a chunk has another shape or is not finite.
         """
         levels = _quantise(self._checked(chunks_BHD), self.scale)
-        lost = self._unwritable(levels)
+        lost = self.alphabet.lost(levels, self.spellable)
         if lost.any() and not allow_holes:
             raise HoleError(
                 f"{np.count_nonzero(lost)} of {len(lost)} chunks have levels without a symbol, {lost.sum()} in all",
@@ -262,14 +262,6 @@ class FastCodec:
                 f"chunks of shape {chunks.shape} are not finite [n, {self.horizon}, {self.dim}]", where="codec"
             )
         return chunks
-
-    def _unwritable(self, levels_BN: np.ndarray) -> np.ndarray:
-        """Levels of each row that have no symbol of their own; a plain alphabet clips the one past its top."""
-        if isinstance(self.alphabet, PlainAlphabet):
-            return np.zeros(len(levels_BN), dtype=np.int64)
-        inside = (levels_BN >= self.alphabet.lowest) & (levels_BN <= self.alphabet.highest)
-        index = np.where(inside, levels_BN - self.alphabet.lowest, 0)
-        return (~(inside & self.spellable[index])).sum(1)
 
     def _check_reach(self, directory: Path) -> None:
         """Refuse a horizon whose constant chunks reach past the artifact's levels on either side."""

@@ -14,7 +14,7 @@ Shapes: R rows, T tokens, V bins of the action block.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -32,12 +32,12 @@ class Grammar:
     Attributes:
         lengths_V: int64 [V], symbols per bin, 0 for bins that are never legal.
         total: symbols of a complete stream (horizon * dim).
-        wider_V: bool [V], legal bins that the encoder never emits; none by default.
+        wider_V: bool [V], legal bins that the encoder never emits.
     """
 
     lengths_V: np.ndarray
     total: int
-    wider_V: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    wider_V: np.ndarray
 
     @classmethod
     def of(cls, codec: FastCodec, bins: str) -> Grammar:
@@ -54,8 +54,6 @@ class Grammar:
         return cls(codec.lengths_V, codec.symbols, wider)
 
     def __post_init__(self) -> None:
-        if not self.wider_V.size:
-            object.__setattr__(self, "wider_V", np.zeros(len(self.lengths_V), dtype=bool))
         if not (self.lengths_V == 1).any():
             raise ConfigError("no bin has length 1, so a stream could get stuck", where="action codec")
 

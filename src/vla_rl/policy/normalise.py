@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from vla_rl.policy.joint_frames import JOINTS, RIG, Angles
+from vla_rl.policy.prompt import SO101, Wording
 
 FILE_NAME = "norm_stats.json"
 FORMAT = "molmoact2_norm_stats.v1"
@@ -98,12 +99,12 @@ class NormStats:
             QuantileTable.fit(state_deg, quantile), QuantileTable.fit(action_deg, quantile), tag, quantile, horizon
         )
 
-    def save(self, directory: Path) -> None:
-        """Write `norm_stats.json` in the release's format."""
+    def save(self, directory: Path, wording: Wording = SO101) -> None:
+        """Write `norm_stats.json` in the release's format, which holds the prompt's words too."""
         entry = {
             "action_key": "action", "state_key": "observation.state", "camera_keys": [], "normalize_gripper": True,
             "action_dim": len(JOINTS), "action_horizon": self.horizon, "n_action_steps": self.horizon,
-            "setup_type": "single so100/so101 robotic arm in molmoact2", "control_mode": "absolute joint pose",
+            "setup_type": wording.setup, "control_mode": wording.control_mode,
             "quantile": self.quantile, "state_stats": _stats(self.state), "action_stats": _stats(self.action),
         }  # fmt: skip
         payload = {"format": FORMAT, "norm_mode": "q01_q99", "metadata_by_tag": {self.tag: entry}}

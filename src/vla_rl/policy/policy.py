@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.errors import ConfigError, IntegrityError
+from vla_rl.errors import ConfigError
 from vla_rl.policy import molmo2
 from vla_rl.policy.adapter import Adapter, StepDecoder
 from vla_rl.policy.chunks import ChunkCodec
@@ -31,10 +31,8 @@ from vla_rl.policy.molmo2_adapter import Molmo2Adapter
 from vla_rl.policy.normalise import NormStats
 from vla_rl.policy.parts import DTYPES, Parts, read_parts
 from vla_rl.policy.prompt import SO101, Observation, state_bins
-from vla_rl.policy.sources import CODEC_DIR, Sources
+from vla_rl.policy.sources import CODEC_DIR, TRAINING_SCENE, Sources, read_training_scene
 from vla_rl.policy.tokenizer import TokenIds, build_tokenizer, save_tokenizer
-
-TRAINING_SCENE = "training_scene.json"
 
 
 class VlaPolicy:
@@ -55,6 +53,7 @@ class VlaPolicy:
         allow_scene_mismatch: whether it may act in another scene.
     """
 
+    prompt: Any  # a `Prompt` with what its own adapter has put there
     training_scene: Mapping[str, Any] | None = None
     allow_scene_mismatch: bool = False
 
@@ -146,11 +145,11 @@ class VlaPolicy:
         """Write a checkpoint into `directory`, which is created: the release's layout for a release, else a twin's."""
         directory.mkdir(parents=True, exist_ok=True)
         if self.origin and self.origin.opened and self.origin.opened.released:
-            write_layout(self, self.origin.directory, directory)
+            write_layout(self, self.origin, directory)
         else:
             self.adapter.save_network(self.model, directory)
             save_tokenizer(self.tokenizer, directory)
-            self.stats.save(directory)
+            self.stats.save(directory, self.wording)
             self.codec.save(directory / CODEC_DIR)
         write_metadata(directory, self.metadata)
         if self.training_scene is not None:
@@ -209,7 +208,6 @@ def load_policy(
     Raises:
         ConfigError: another head, no such directory, an unknown tag, no codec.
         CheckpointRefused: a named promise of the layout is broken; see `vla_rl.policy.refusals`.
-        IntegrityError: its record of the training scene cannot be read.
     """
     if serve_head != "ar":
         raise ConfigError(
@@ -219,6 +217,7 @@ def load_policy(
         raise ConfigError(f"no number format {dtype!r}", where="policy.dtype", remedy=f"one of {', '.join(DTYPES)}")
     sources = Sources(norm_tag, fast_tokenizer, fast_revision, joint_frame)
     parts = read_parts(resolve(checkpoint, revision, where="policy.checkpoint", pin="policy.revision"), sources)
+    scene = read_training_scene(parts.directory)
     policy = VlaPolicy(
         model=parts.network(DTYPES[dtype]),
         tokenizer=parts.tokenizer,
@@ -230,19 +229,5 @@ def load_policy(
         origin=parts,
         grammar=grammar,
     )
-    policy.training_scene = _training_scene(parts.directory / TRAINING_SCENE)
-    policy.allow_scene_mismatch = allow_scene_mismatch
+    policy.training_scene, policy.allow_scene_mismatch = scene, allow_scene_mismatch
     return policy
-
-
-def _training_scene(path: Path) -> Mapping[str, Any] | None:
-    """The scene that a checkpoint was trained in; older ones have no such file."""
-    if not path.is_file():
-        return None
-    try:
-        scene = json.loads(path.read_text())
-    except ValueError as error:
-        raise IntegrityError(f"the training scene cannot be read: {error}", where=str(path)) from error
-    if not isinstance(scene, dict):
-        raise IntegrityError("the training scene is no JSON object", where=str(path))
-    return scene

@@ -7,16 +7,20 @@ of the configuration that no checkpoint could satisfy is a configuration error (
 
 from __future__ import annotations
 
-from vla_rl.errors import ConfigError, IntegrityError
+from vla_rl.errors import ConfigError, IntegrityError, VlaRlError
 
 
-class CheckpointRefused(IntegrityError):
-    """Base of all refusals of a directory's content."""
+class _Named(VlaRlError):
+    """Says its own name first."""
 
     name = "checkpoint"
 
     def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
         super().__init__(f"checkpoint refused ({self.name}): {what}", where=where, remedy=remedy)
+
+
+class CheckpointRefused(_Named, IntegrityError):
+    """Base of all refusals of a directory's content."""
 
 
 class DamagedFile(CheckpointRefused):
@@ -97,13 +101,13 @@ class ReceiptMismatch(CheckpointRefused):
     name = "receipt"
 
 
-class UnknownNormTag(ConfigError):
+class UnknownNormTag(_Named, ConfigError):
     """The normalisation tag asked for is not in the checkpoint."""
 
     name = "norm-tag"
 
 
-class MissingCodec(ConfigError):
+class MissingCodec(_Named, ConfigError):
     """No FAST artifact was found for the checkpoint."""
 
     name = "missing-codec"

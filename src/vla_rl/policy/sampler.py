@@ -31,7 +31,7 @@ from vla_rl.policy.adapter import StepDecoder
 from vla_rl.policy.decode import step_threads
 from vla_rl.policy.grammar import legal_next
 from vla_rl.policy.logprob import check_temperature, masked_log_softmax
-from vla_rl.policy.noise import Noise, RngKey, gumbel_noise
+from vla_rl.policy.noise import Noise, RngKey, check_kind, gumbel_noise
 from vla_rl.policy.policy import VlaPolicy
 from vla_rl.policy.prompt import Observation
 from vla_rl.policy.reference import longest_answer, unconstrained_answers
@@ -133,7 +133,7 @@ class GrammarSampler:
         keys: kind of random streams, see `vla_rl.policy.noise`.
 
     Raises:
-        ConfigError: no rows, or another mode.
+        ConfigError: no rows, another mode, or another kind of keys.
     """
 
     def __init__(
@@ -143,8 +143,8 @@ class GrammarSampler:
             raise ConfigError(f"{batch_rows} rows are no batch", where="sampler.batch_rows", remedy="use 1 or more")
         if mode not in (GRAMMAR_MASKED, REFERENCE):
             raise ConfigError(f"there is no mode {mode!r}", where="sampler.mode", remedy="grammar_masked or reference")
+        check_kind(keys)
         self.batch_rows, self.policy, self.run_seed, self.mode, self.keys = batch_rows, policy, run_seed, mode, keys
-        self._noise([], "cpu")  # refuses an unknown kind
         self._decoder = self._new_decoder()
         self._lanes: list[GrammarSampler] = [self]
 

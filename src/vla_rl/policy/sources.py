@@ -20,7 +20,7 @@ from vla_rl.policy.normalise import FILE_NAME
 from vla_rl.policy.refusals import CodecMismatch, DamagedFile, MissingCodec
 from vla_rl.policy.tables import Tables, check_joint_frame, read_tables
 
-CONFIG, CODEC_DIR = "config.json", "fast_tokenizer"
+CONFIG, CODEC_DIR, TRAINING_SCENE = "config.json", "fast_tokenizer", "training_scene.json"
 RELEASED = "molmoact2"  # `model_type` of a MolmoAct2 release, or the export of one, as opposed to a twin
 
 
@@ -66,6 +66,24 @@ def read_config(directory: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise DamagedFile(f"{CONFIG} is no JSON object", where=str(path))
     return raw
+
+
+def read_training_scene(directory: Path) -> dict[str, Any] | None:
+    """The scene that a checkpoint was trained in; older ones, and releases, do not tell.
+
+    Raises:
+        DamagedFile: the record is no JSON object.
+    """
+    path = directory / TRAINING_SCENE
+    if not path.is_file():
+        return None
+    try:
+        scene = json.loads(path.read_text())
+    except ValueError as error:
+        raise DamagedFile(f"the training scene cannot be read: {error}", where=str(path)) from error
+    if not isinstance(scene, dict):
+        raise DamagedFile("the training scene is no JSON object", where=str(path))
+    return scene
 
 
 def stats_file(raw: Mapping[str, Any]) -> str:

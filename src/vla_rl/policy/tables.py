@@ -32,12 +32,10 @@ class Tables:
     Attributes:
         stats: state and action tables, horizon, tag.
         wording: setup and control mode as the prompt states them.
-        tags: every tag in the file.
     """
 
     stats: NormStats
     wording: Wording
-    tags: tuple[str, ...]
 
     def in_frame(self, frame: str) -> Tables:
         """The same tables, read as angles of another frame."""
@@ -73,7 +71,7 @@ def read_tables(directory: Path, *, tag: str | None, file_name: str = FILE_NAME)
         raise TableFormat(f"the tables of tag {chosen} cannot be used: {error!r}", where=str(path)) from error
     for key in (key for key, complete in whole.items() if not complete):
         raise UnsupportedFeature(f"{key} of tag {chosen} leaves joints out of the normalisation", where=str(path))
-    return Tables(NormStats(state, action, chosen, quantile, horizon), wording, tuple(entries))
+    return Tables(NormStats(state, action, chosen, quantile, horizon), wording)
 
 
 def arm_tags(directory: Path, file_name: str = FILE_NAME) -> tuple[str, ...]:

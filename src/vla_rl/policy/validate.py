@@ -8,7 +8,6 @@ digest of the receipt is taken again. Nothing is loaded into a network.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,15 @@ from vla_rl.policy.metadata import read_metadata
 from vla_rl.policy.parts import Parts, check_block
 from vla_rl.policy.receipt import check_receipt, read_receipt
 from vla_rl.policy.refusals import DamagedFile
-from vla_rl.policy.sources import Sources, declared_frame, find_codec, read_codec, read_config, stats_file
+from vla_rl.policy.sources import (
+    Sources,
+    declared_frame,
+    find_codec,
+    read_codec,
+    read_config,
+    read_training_scene,
+    stats_file,
+)
 from vla_rl.policy.tables import arm_tags, check_joint_frame, read_tables
 from vla_rl.policy.weightfiles import PICKLES, WeightFiles, check_finite
 
@@ -140,7 +147,7 @@ class _Validation:
                 tables.stats.state, declared_frame(self.sources, metadata, self.raw), where=str(at / name)
             ),
             str,
-            needs=(tables, metadata),
+            needs=(tables, metadata, self.raw),
         )
 
         def codec() -> Any:
@@ -203,13 +210,7 @@ def _no_pickles(directory: Path) -> None:
 
 
 def _provenance(directory: Path) -> str:
-    scene = directory / "training_scene.json"
-    if scene.is_file():
-        try:
-            if not isinstance(json.loads(scene.read_text()), dict):
-                raise ValueError("it is no object")
-        except ValueError as error:
-            raise DamagedFile(f"training_scene.json cannot be read: {error}", where=str(scene)) from error
+    read_training_scene(directory)
     receipt = read_receipt(directory)
     if receipt is None:
         return "no receipt: not an export"
