@@ -142,9 +142,9 @@ def long_episodes(cores: int, image_px: int, episodes: int) -> dict[str, Any]:
         slots = list(range(2 * cores))
         useful_s, done, started, machine = 0.0, 0, 0.0, Machine()
         while done < episodes + len(slots):
-            seen = pool.reset([(slot, FIRST_SEED + done + slot) for slot in slots])
-            if done == len(slots):  # the first episodes are the warm-up
+            if done == len(slots):  # the first episodes are the warm-up; a reset's seconds are the episode's
                 started, machine, useful_s = time.monotonic(), Machine(), 0.0
+            seen = pool.reset([(slot, FIRST_SEED + done + slot) for slot in slots])
             while not all(result.done for result in seen):
                 home = seen[0].observation
                 assert home is not None

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUNDLE = ROOT / "dist" / "gpu-bundle"
 # The machine that the bundle is meant for: nothing newer of torch and transformers than this.
 MACHINE = ("torch==2.11.0", "transformers==5.17.0", "tokenizers==0.23.2", "numpy==2.5.2", "scipy", "pyarrow", "pillow")
+VERSIONS = dict(each.split("==") for each in MACHINE if "==" in each)
 SEEDS = "300,301"
 
 # Run inside: requirements of what is installed that nothing fulfils, and where things come from.
@@ -68,14 +69,15 @@ def main() -> int:
         found = json.loads(run(python, "-c", INSIDE, str(BUNDLE / "bundle.json")))
         assert not found["unmet"], found["unmet"]
         assert Path(found["vla_rl"]).is_relative_to(machine), found
-        assert found["transformers"] == manifest["carried"]["transformers"] and found["torch"].startswith("2.11"), found
+        assert found["transformers"] == manifest["carried"]["transformers"], found
+        assert found["torch"].startswith(VERSIONS["torch"]), found
         command = [str(machine / "bin" / "vla-rl"), "eval", f"eval.seeds={SEEDS}", "run.dir=record", "--json"]
         summary = json.loads(run(*command, "--video", "none"))["summary"]
         assert summary["trials"] == len(SEEDS.split(",")) and summary["training_scene_match"] == "same", summary
         assert not list((Path(scratch) / "cache").rglob("*.npz")), "meshes were simplified again"
     print(
         f"installed and run {'without a network' if offline else 'with pip and the hub told to stay offline'}: "
-        f"torch {found['torch']}, transformers 5.17.0 -> {found['transformers']}; "
+        f"torch {found['torch']}, transformers {VERSIONS['transformers']} -> {found['transformers']}; "
         f"{summary['successes']} of {summary['trials']} episodes succeeded on seeds {SEEDS}"
     )
     return 0

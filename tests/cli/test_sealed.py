@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from vla_rl.cli import evaluate, probe
 from vla_rl.cli.main import main
+from vla_rl.cli.options import Options, parse
 from vla_rl.evals.kept import Deadline, OutOfTime
 
 SMALL = ("sim.max_ticks=60", "pool=serial", "run.device=cpu", "run.threads=1", "sampler.batch_rows=1")
+DECODED = ("masked_violations", "wider_bins", "zero_fallbacks")
 EVAL = ("eval", "eval.seeds=300-301", "eval.slots=1", *SMALL)
 PROBE = ("probe", "probe.seeds=500-501", "probe.draws=2", "probe.temperatures=[0.7]", "probe.slots=1", *SMALL)
 
@@ -60,6 +64,8 @@ def test_a_stopped_evaluation_tells_nothing_and_goes_on_to_the_same_record(
     assert record["summary"]["nll_mean"] > 0 and record["summary"]["tokens"] == sum(
         row["tokens"] for row in record["episodes"]
     )
+    counts = [[row[name] for row in record["episodes"]] for name in DECODED]
+    assert list(map(sum, counts)) == [record["summary"][name] for name in DECODED]
 
     stop_after(4)  # the first episode has ended, the second is under way
     code, out, err = vla_rl(capfd, *EVAL, f"run.dir={parts}", "--json")
@@ -96,10 +102,24 @@ def test_the_expert_is_stopped_and_goes_on_too(
     assert record["summary"]["protocol"] == "sim100b" and record["policy"]["name"] == "scripted expert"
 
 
-def test_foreign_frames_cannot_be_stopped(tmp_path: Path, capfd: Any) -> None:
-    given = (*EVAL, "eval.frames=foreign", "run.max_wall_s=9", f"run.dir={tmp_path / 'blind'}")
+@pytest.mark.parametrize("frames", ["foreign", "still"])
+def test_episodes_that_depend_on_others_cannot_be_stopped(tmp_path: Path, capfd: Any, frames: str) -> None:
+    given = (*EVAL, f"eval.frames={frames}", "run.max_wall_s=9", f"run.dir={tmp_path / 'blind'}")
     code, _, err = vla_rl(capfd, *given)
-    assert code == 2 and "foreign frames" in err and not (tmp_path / "blind").exists()
+    assert code == 2 and f"{frames} frames" in err and not (tmp_path / "blind").exists()
+
+
+@pytest.mark.parametrize(("given", "module"), [(EVAL, evaluate), (PROBE, probe)])
+def test_the_limit_counts_from_the_start_of_the_command(
+    tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], module: Any
+) -> None:
+    def slowly(*args: Any) -> Options:
+        options = parse(*args)
+        return dataclasses.replace(options, started_s=options.started_s - 100.0)
+
+    monkeypatch.setattr(module, "parse", slowly)
+    code, out, err = vla_rl(capfd, *given, "run.max_wall_s=99", f"run.dir={tmp_path / 'out'}", "--json")
+    assert code == 0 and json.loads(out)["finished"] == 0, err
 
 
 def test_a_probe_is_stopped_goes_on_and_judges_by_machine(
@@ -119,6 +139,7 @@ def test_a_probe_is_stopped_goes_on_and_judges_by_machine(
         (0.0, 500, 0), (0.0, 501, 0), (0.7, 500, 0), (0.7, 500, 1), (0.7, 501, 0), (0.7, 501, 1),
     ]  # fmt: skip
     assert all(row["score"] == row["progress_final_cm"] for row in rows)  # the documented quantity
+    assert all(row[name] >= 0 for row in rows for name in DECODED)
 
     stop_after(6)  # two looks for each arm's start, so that greedy is done and one draw has ended
     code, _, err = vla_rl(capfd, *PROBE, f"run.dir={parts}")

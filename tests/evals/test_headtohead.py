@@ -24,8 +24,8 @@ A_WINS, B_WINS = (300, 301, 302), (301, 303, 304, 305)
 
 def record(wins: tuple[int, ...], digest: str | None = "one", seeds: Any = range(300, 306), **changes: Any) -> dict:
     episodes = [{"seed": seed, "success": seed in wins, "reward": 10.0 * (seed in wins)} for seed in seeds]
-    policy = {"policy": {"name": digest, "digest": digest, "frames": "own"}} if digest else {}
-    return {**policy, "summary": {**SUMMARY, **changes}, "episodes": episodes}
+    policy = {"name": digest or "scripted expert", "digest": digest, "frames": "own"}
+    return {"policy": policy, "summary": {**SUMMARY, **changes}, "episodes": episodes}
 
 
 def test_it_tells_who_solves_what_and_whether_that_could_be_chance() -> None:
@@ -43,6 +43,7 @@ def test_it_tells_who_solves_what_and_whether_that_could_be_chance() -> None:
     [
         (("one", "one"), (0.0, 0.7), "greedy-sampled gap"),
         ((None, None), (0.7, 0.0), "greedy-sampled gap"),
+        ((None, None), (0.0, 0.0), "same policy"),
         (("one", "two"), (0.0, 0.7), "two policies, decoded differently"),
         (("one", "two"), (0.7, 0.7), "two policies"),
         ((None, "two"), (0.0, 0.0), "two policies"),
@@ -58,6 +59,21 @@ def test_a_policy_and_its_blind_self_are_two_policies() -> None:
     blind = record((), temperature=0.7)
     blind["policy"] = blind["policy"] | {"frames": "foreign"}
     assert head_to_head(record(A_WINS), blind)["kind"] == "two policies, decoded differently"
+
+
+def test_policies_without_weights_are_told_apart_by_their_names() -> None:
+    other = record(B_WINS, None)
+    other["policy"] = other["policy"] | {"name": "another expert"}
+    assert head_to_head(record(A_WINS, None), other)["kind"] == "two policies"
+
+
+def test_a_record_that_does_not_name_its_policy_is_refused() -> None:
+    nameless = record(B_WINS)
+    del nameless["policy"]
+    with pytest.raises(UsageError, match="record B does not say which policy"):
+        head_to_head(record(A_WINS), nameless)
+    with pytest.raises(UsageError, match="record A does not say which policy"):
+        head_to_head(record(A_WINS) | {"policy": {"name": "one"}}, record(B_WINS))
 
 
 def test_everything_that_differs_is_named() -> None:

@@ -12,9 +12,8 @@ from tiny_policy import tiny_policy, tiny_sampler
 from toy_world import spec
 
 from vla_rl.errors import IntegrityError
-from vla_rl.evals.blind import VIEWS
 from vla_rl.evals.heldout import EvalResult, evaluate
-from vla_rl.evals.kept import BORROWING, FOLDER, Deadline, Kept, KeptEpisodes, OutOfTime, count_kept, discard_kept
+from vla_rl.evals.kept import FOLDER, Deadline, Kept, KeptEpisodes, OutOfTime, count_kept, discard_kept
 from vla_rl.evals.looks import EpisodeWatcher
 from vla_rl.rl.reward import documented_reward
 from vla_rl.rollout.events import EpisodeDone, Event, PredictRound
@@ -133,7 +132,3 @@ def test_a_deadline_stops_between_rounds_unless_all_is_done() -> None:
     with pytest.raises(OutOfTime):
         on_event(PredictRound(2, live=1, done=1, total=2))
     assert len(told) == 2
-
-
-def test_views_that_borrow_pictures_are_known_by_their_names() -> None:
-    assert set(BORROWING) < set(VIEWS) and "own" not in BORROWING

@@ -12,8 +12,11 @@ from rich.console import Console
 
 from vla_rl.evals.summary import summarise
 from vla_rl.report.evaluation import evaluation, flags, outcome
+from vla_rl.report.progress import ProgressView
 from vla_rl.report.sheet import Strip, contact_sheet, save_sheet
-from vla_rl.report.tables import before_and_after
+from vla_rl.report.tables import before_and_after, steps
+from vla_rl.report.training import TrainingView
+from vla_rl.rl.events import StepDone
 from vla_rl.rollout.records import Episode, EpisodeSpec
 from vla_rl.sim.metrics import TickSample, episode_metrics
 
@@ -94,6 +97,20 @@ def test_a_paired_table_names_its_test() -> None:
     console = Console(width=100, record=True, file=open("/dev/null", "w"))
     console.print(before_and_after(summary, summary, read))
     assert "success (strict test)" in console.export_text()
+
+
+def test_a_step_whose_update_was_undone_says_so() -> None:
+    row = {
+        "step": 3, "successes": 1, "episodes": 8, "reward_mean": 2.0, "groups_kept": 1, "groups_total": 2,
+        "mean_ratio": 1.0, "clip_fraction": 0.0, "grad_norm": 0.5, "rollout_s": 4.0, "update_s": 1.0,
+    }  # fmt: skip
+    for undone in (True, False):
+        console = Console(width=100, record=True, file=open("/dev/null", "w"))
+        TrainingView(ProgressView(console)).on_event(StepDone(3, 9, {**row, "rolled_back": undone}))
+        console.print(steps([{**row, "rolled_back": undone}]))
+        told = console.export_text().splitlines()
+        assert [line.endswith("update 1 s, undone") for line in told if "step 3/9" in line] == [undone]
+        assert sum("3, undone" in line for line in told) == undone
 
 
 def strips(count: int) -> list[Strip]:

@@ -114,6 +114,14 @@ def test_a_large_checkpoint_lies_in_capped_shards_and_damage_to_any_is_an_integr
         (path / name).write_bytes(whole)
 
 
+def test_a_checkpoint_of_another_format_is_refused(tmp_path, monkeypatch):
+    with monkeypatch.context() as before:
+        before.setattr(ckpt, "FORMAT", 1)
+        path = ckpt.save_checkpoint(tmp_path, 1, *parts(network()), {})
+    with pytest.raises(IntegrityError, match="format 1, not 2"):
+        ckpt.load_checkpoint(path)
+
+
 def test_another_surface_is_refused_by_name(tmp_path):
     model = network()
     parameters, optimizer = parts(model)

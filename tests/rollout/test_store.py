@@ -11,7 +11,7 @@ import pytest
 from vla_rl.errors import IntegrityError
 from vla_rl.rollout import store
 from vla_rl.rollout.files import append_jsonl, dump_json, read_jsonl, repair_jsonl
-from vla_rl.rollout.records import Episode, EpisodeSpec, Row
+from vla_rl.rollout.records import Episode, EpisodeSpec, Row, facts
 
 
 def episode_with_rows(seed=7, draw=1, lengths=(3, 1, 5)):
@@ -50,11 +50,26 @@ def test_an_episode_comes_back_bit_for_bit(tmp_path):
     assert all(same(a, b) for a, b in zip(rows, back_rows, strict=True))
 
 
-def test_a_file_from_before_episodes_knew_their_nll_gives_it_all_the_same(tmp_path, monkeypatch):
-    episode, rows = episode_with_rows()
-    monkeypatch.setattr(store, "asdict", lambda e: {k: v for k, v in dataclasses.asdict(e).items() if k != "nll"})
-    back, _ = store.read_episode(store.write_episode(tmp_path, 1, episode, rows))
-    assert back.nll == pytest.approx(-sum(float(row.logp.sum()) for row in rows), rel=1e-6)
+@pytest.mark.parametrize("name", ["nll", "predict_s", "metrics"])
+def test_a_record_that_lacks_a_number_is_refused_and_not_filled_in(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(store, "asdict", lambda e: {k: v for k, v in dataclasses.asdict(e).items() if k != name})
+    path = store.write_episode(tmp_path, 1, *episode_with_rows())
+    with pytest.raises(IntegrityError, match=name):
+        store.read_episode(path)
+
+
+def test_a_file_of_another_format_is_refused(tmp_path, monkeypatch):
+    with monkeypatch.context() as before:
+        before.setattr(store, "FORMAT", 1)
+        path = store.write_episode(tmp_path, 1, *episode_with_rows())
+    with pytest.raises(IntegrityError, match="format is 1, not 2"):
+        store.read_episode(path)
+
+
+def test_the_facts_of_an_episode_are_its_metrics_and_what_was_sampled_without_times():
+    episode, _ = episode_with_rows()
+    sampled = {"replans": 3, "tokens": 9, "nll": None, "masked_violations": 3, "wider_bins": 0, "zero_fallbacks": 0}
+    assert facts(episode) == episode.metrics | sampled
 
 
 def test_a_wave_lists_finished_episodes_only(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from vla_rl.cli.options import parse, print_json
-from vla_rl.cli.resume import compose_or_resume, open_directory
+from vla_rl.cli.resume import FREE, compose_or_resume, open_directory
 from vla_rl.cli.startup import new_run_dir
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import DemosConfig, DemosJobConfig
@@ -28,7 +28,7 @@ EXAMPLES = (
 def run(argv: Sequence[str]) -> int:
     """Record, or continue to record, and print what was kept."""
     options = parse("demos", argv, "Record demonstrations as a LeRobot v3 dataset.", EXAMPLES)
-    reader = compose_or_resume("demos", options.overrides, ("run.max_wall_s", "demos.workers"))
+    reader = compose_or_resume("demos", options.overrides, (*FREE, "demos.workers"))
     job, settings = reader.section("run", DemosJobConfig), reader.section("demos", DemosConfig)
     workers, limit, place = settings.workers, job.max_wall_s, job.dir
     recipe = _recipe(reader, settings)

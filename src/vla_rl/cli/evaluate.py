@@ -24,7 +24,8 @@ from vla_rl.cli.startup import prepare_torch
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import EvalConfig, EvalJobConfig
 from vla_rl.errors import EXIT_OK, ConfigError
-from vla_rl.evals.kept import BORROWING, FOLDER, Deadline, Kept, KeptEpisodes, OutOfTime, count_kept, discard_kept
+from vla_rl.evals import blind
+from vla_rl.evals.kept import FOLDER, Deadline, Kept, KeptEpisodes, OutOfTime, count_kept, discard_kept
 from vla_rl.report.progress import ProgressView
 from vla_rl.rl.reward import documented_reward
 from vla_rl.rollout.events import Event, OnEvent, PredictRound
@@ -60,7 +61,8 @@ def run(argv: Sequence[str]) -> int:
     options = parse("eval", argv, "Sealed evaluation on a band of seeds.", EXAMPLES, FLAGS)
     reader = compose_or_resume("eval", options.overrides, FREE_AT_RESUME)
     job, settings = reader.section("run", EvalJobConfig), reader.section("eval", EvalConfig)
-    deadline, plan = Deadline(job.max_wall_s), _plan(job, settings, options.flags["video"])
+    deadline = Deadline(options.left_s(job.max_wall_s))
+    plan = _plan(job, settings, options.flags["video"])
     directory = choose_directory("eval", job, RECORD)
     require_rendering()
     before = count_kept(directory)
@@ -99,7 +101,7 @@ def _plan(job: EvalJobConfig, settings: EvalConfig, video: str | None) -> Plan:
         raise ConfigError(
             "one seed has no other's pictures to look at", where="eval.frames", remedy="two seeds or more"
         )
-    if settings.frames in BORROWING and (job.resume or job.max_wall_s is not None):
+    if settings.frames in blind.BORROWING and (job.resume or job.max_wall_s is not None):
         raise ConfigError(
             f"with {settings.frames} frames an episode depends on others; a stopped evaluation could not go on alike",
             where="eval.frames, run.max_wall_s, run.resume",
@@ -129,7 +131,6 @@ def _play(
                 "the scripted expert looks at no pictures", where="eval.frames", remedy="leave eval.frames away"
             )
         return _play_expert(reader, plan, directory, deadline, on_event)
-    from vla_rl.evals.blind import view
     from vla_rl.evals.heldout import evaluate
     from vla_rl.evals.looks import EpisodeWatcher
     from vla_rl.evals.scene import scene_facts
@@ -151,7 +152,7 @@ def _play(
 
         deadline.check()
         result = evaluate(
-            sampler=view(settings.frames, sampler),
+            sampler=blind.view(settings.frames, sampler),
             pool=pool,
             reward=documented_reward(),
             seeds=plan.seeds,

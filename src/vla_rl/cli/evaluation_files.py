@@ -15,7 +15,7 @@ from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import UsageError
 from vla_rl.report.progress import ProgressView
 from vla_rl.rollout.files import append_jsonl, dump_json, write_atomic
-from vla_rl.rollout.records import Episode
+from vla_rl.rollout.records import Episode, facts
 from vla_rl.sim.stillness import is_frozen
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ def record_of(played: Played, policy: Mapping[str, Any]) -> dict[str, Any]:
 
 def _episode(episode: Episode, reward: float | None) -> dict[str, Any]:
     own = {"seed": episode.spec.seed, "draw": episode.spec.draw, "reward": reward}
-    sampled = {"replans": episode.replans, "tokens": episode.tokens, "nll": episode.nll}
-    return {**own, **episode.metrics, **sampled, "picture_motion": None, "frozen": None}
+    return {**own, **facts(episode), "picture_motion": None, "frozen": None}
 
 
 def write_record(directory: Path, record: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ COMMANDS = {
     "compare": ("vla_rl.cli.compare", "two evaluations of the same seeds, head to head"),
     "probe": ("vla_rl.cli.probe", "choose a sampling temperature for training, or find that there is none"),
     "demos": ("vla_rl.cli.demos", "record demonstrations of the scripted expert"),
-    "sft": ("vla_rl.cli.sft", "fit a fresh policy to demonstrations"),
+    "sft": ("vla_rl.cli.sft", "fit a policy to demonstrations"),
     "export": ("vla_rl.cli.export", "write a run's policy as a complete checkpoint with a receipt"),
     "checkpoint": ("vla_rl.cli.checkpoint", "check a policy checkpoint: layout, tables, ids, provenance"),
 }

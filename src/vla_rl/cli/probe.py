@@ -19,7 +19,7 @@ from vla_rl.evals.probe import Rule, Scores, check_temperatures, decide, read_gr
 from vla_rl.report.progress import ProgressView
 from vla_rl.rollout.events import Event, PredictRound
 from vla_rl.rollout.files import append_jsonl, dump_json, write_atomic
-from vla_rl.rollout.records import Episode, EpisodeSpec
+from vla_rl.rollout.records import Episode, EpisodeSpec, facts
 from vla_rl.seeds import check_use, parse_seeds
 from vla_rl.sim.canary import require_rendering
 
@@ -40,7 +40,7 @@ def run(argv: Sequence[str]) -> int:
     options = parse("probe", argv, "Choose a sampling temperature, or stop.", EXAMPLES)
     reader = compose_or_resume("probe", options.overrides, FREE_AT_RESUME)
     job, settings = reader.section("run", EvalJobConfig), reader.section("probe", ProbeConfig)
-    deadline, seeds = Deadline(job.max_wall_s), parse_seeds(settings.seeds)
+    deadline, seeds = Deadline(options.left_s(job.max_wall_s)), parse_seeds(settings.seeds)
     check_use(seeds, "eval", where="probe.seeds")
     temperatures, draws, rule = check_temperatures(settings.temperatures), settings.draws, Rule.of(settings)
     arms = {GREEDY: [EpisodeSpec(seed) for seed in seeds]}
@@ -141,4 +141,4 @@ def _write(
 
 def _row(temperature: float, episode: Episode, score: float | None) -> dict[str, Any]:
     own = {"temperature": temperature, "seed": episode.spec.seed, "draw": episode.spec.draw, "score": score}
-    return {**own, **episode.metrics, "replans": episode.replans, "tokens": episode.tokens, "nll": episode.nll}
+    return {**own, **facts(episode)}

@@ -21,6 +21,10 @@ from vla_rl.errors import ConfigError, UsageError
 from vla_rl.rl.rundir import CONFIG, stored_config
 from vla_rl.rollout.files import write_atomic
 
+# What may differ when a job goes on: how long and how parallel it works, never what it computes.
+FREE = ("run.max_wall_s",)
+FREE_WITH_POOL = (*FREE, "pool.workers", "pool.timeout_s")
+
 
 def compose_or_resume(primary: str, overrides: Sequence[str], free: Sequence[str]) -> ConfigReader:
     """Compose the command line, or take the stored configuration that ``run.resume=DIR`` names.

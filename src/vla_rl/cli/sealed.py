@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.options import print_json
+from vla_rl.cli.resume import FREE_WITH_POOL
 from vla_rl.cli.startup import check_unused, new_run_dir
 from vla_rl.config.schema import EvalJobConfig
 from vla_rl.errors import UsageError, VlaRlError
 from vla_rl.evals.kept import FOLDER, count_kept
 from vla_rl.report.progress import ProgressView
 
-# What may differ when a job goes on: how long and how parallel it works, never what it computes.
-FREE_AT_RESUME = ("run.max_wall_s", "pool.workers", "pool.timeout_s", "policy.workers")
+FREE_AT_RESUME = (*FREE_WITH_POOL, "policy.workers")  # the last is the scripted expert's
 
 
 def choose_directory(command: str, job: EvalJobConfig, record: str) -> Path:

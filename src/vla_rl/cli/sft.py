@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vla_rl.cli.heldout import check_plain, evaluation
 from vla_rl.cli.options import Options, parse, print_json
-from vla_rl.cli.resume import compose_or_resume, open_directory
+from vla_rl.cli.resume import FREE_WITH_POOL, compose_or_resume, open_directory
 from vla_rl.cli.startup import new_run_dir, prepare_torch
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import EvalConfig, SftConfig, SftJobConfig, TwinConfig
@@ -38,7 +38,7 @@ Play = Callable[[int], dict[str, Any]]
 def run(argv: Sequence[str]) -> int:
     """Train, or continue to train, and say where the policy is."""
     options = parse("sft", argv, "Supervised fine-tuning of a policy on demonstrations.", EXAMPLES)
-    reader = compose_or_resume("sft", options.overrides, FREE_AT_RESUME)
+    reader = compose_or_resume("sft", options.overrides, FREE_WITH_POOL)
     with ProgressView() as view:
         directory, result = _train(reader, options, FittingView(view))
         if not options.json and (table := curve(directory)):
@@ -183,8 +183,6 @@ def _player(
         yield lambda step: play().summary
 
 
-# What may differ when a job goes on: how long and how parallel it works, never what it computes.
-FREE_AT_RESUME = ("run.max_wall_s", "pool.workers", "pool.timeout_s")
 DATA_KEYS = {
     *("demos", "episodes", "frame_stride", "chunk_ticks", "codec_scale", "codec_vocab", "allow_holes"),
     *("base", "base_revision", "base_norm_tag", "base_fast_tokenizer"),

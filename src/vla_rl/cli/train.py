@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vla_rl.cli.heldout import check_plain, evaluation
 from vla_rl.cli.options import Options, parse, print_json
-from vla_rl.cli.resume import compose_or_resume
+from vla_rl.cli.resume import FREE_WITH_POOL, compose_or_resume
 from vla_rl.cli.startup import check_unused, new_run_dir, prepare_torch
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import CheckpointConfig, EvalConfig, GeometryConfig, LossConfig, OptimConfig, RunConfig
@@ -30,15 +30,13 @@ EXAMPLES = (
     "vla-rl train experiment=quickstart surface=patch_only optim.lr=1e-4 run.dir=outputs/patch",
     "vla-rl train run.resume=outputs/patch",
 )
-# What may differ when a run is continued: how long and how parallel it works, never what it computes.
-FREE_AT_RESUME = ("run.max_wall_s", "pool.workers", "pool.timeout_s")
 PLACE = ("run.resume", "run.dir")
 
 
 def run(argv: Sequence[str]) -> int:
     """Start or continue a run; the table at the end, or one JSON object with --json."""
     options = parse("train", argv, "Token-level GRPO on real episodes.", EXAMPLES)
-    reader = compose_or_resume("config", options.overrides, FREE_AT_RESUME)
+    reader = compose_or_resume("config", options.overrides, FREE_WITH_POOL)
     with ProgressView() as view:
         outcome, directory = _train(reader, options, TrainingView(view))
         summary = closing(directory, finished=outcome.finished)
@@ -139,9 +137,9 @@ def _open(reader: ConfigReader, settings: RunConfig) -> RunDir:
     manifest = {
         **identity(),
         "overrides": list(reader.overrides),
-        "config_digest": reader.digest(*PLACE, *FREE_AT_RESUME),
+        "config_digest": reader.digest(*PLACE, *FREE_WITH_POOL),
     }
     name, resume, directory = settings.name, settings.resume, settings.dir
     if resume:
-        return RunDir.resume(Path(resume), config=reader.tree, manifest=manifest, free=(*PLACE, *FREE_AT_RESUME))
+        return RunDir.resume(Path(resume), config=reader.tree, manifest=manifest, free=(*PLACE, *FREE_WITH_POOL))
     return RunDir.create(Path(directory or new_run_dir(name)), config=reader.tree, manifest=manifest)

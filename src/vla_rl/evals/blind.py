@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vla_rl.policy.prompt import CAMERAS
-from vla_rl.policy.sampler import Prediction, PredictRequest
-from vla_rl.rollout.wave import Sampler
+
+if TYPE_CHECKING:
+    from vla_rl.policy.sampler import Prediction, PredictRequest
+    from vla_rl.rollout.wave import Sampler
 
 OWN, FOREIGN, BLACK, STILL = "own", "foreign", "black", "still"
+BORROWING = (FOREIGN, STILL)  # an episode is shown what others of the launch saw, and depends on them
 
 
 def view(name: str, sampler: Sampler) -> Sampler:

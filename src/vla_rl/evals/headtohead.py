@@ -18,6 +18,7 @@ from vla_rl.stats.mcnemar import exact_mcnemar
 FUNNEL = ("touched", "pinched", "lifted", "success_documented", "success_strict")
 COUNTS = ("episodes", "successes", "knockaways", "tipped", "carries")
 MEANS = ("reward_mean", "nll_mean", "carry_speed_median_cm_s", "expert_carry_speed_median_cm_s")
+POLICY = ("name", "digest", "frames")
 GAP, POLICIES, BOTH, DRAWS = "greedy-sampled gap", "two policies", "two policies, decoded differently", "same policy"
 
 
@@ -25,15 +26,17 @@ def head_to_head(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
     """Compare two records; differences are B - A.
 
     Args:
-        a, b: records of `vla-rl eval` (an older one may lack `policy`).
+        a, b: records of `vla-rl eval`.
 
     Returns:
         `kind`, `seeds`, `success_test`, `a` and `b` (see `_side`), `both`, `neither` (counts), `only_a`, `only_b`
         (seeds), `mcnemar_p`, `success` and `reward_cm` (paired differences with 95 % intervals).
 
     Raises:
-        UsageError: protocol, scene, success test, length of an episode or seeds differ; says which, and how.
+        UsageError: protocol, scene, success test, length of an episode or seeds differ; says which, and how. Or a
+            record does not say which policy it is of.
     """
+    _check_policies(A=a, B=b)
     check_comparable(a["summary"], b["summary"], {**SAME_TASK, **LONGEST}, where="the two records")
     won = [{row["seed"]: bool(row["success"]) for row in record["episodes"]} for record in (a, b)]
     _check_seeds(*won)
@@ -58,20 +61,31 @@ def head_to_head(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
 
 def _side(record: Mapping[str, Any]) -> dict[str, Any]:
     """One side: which policy, how it was decoded, its funnel (episodes), carry speed and nats a token."""
-    summary, policy = record["summary"], record.get("policy") or {}
-    told = {key: policy.get(key) for key in ("name", "digest", "frames")}
+    summary, policy = record["summary"], record["policy"]
+    told = {key: policy[key] for key in POLICY}
     return {**told, **{name: summary.get(name) for name in ("temperature", *COUNTS, *MEANS, *FUNNEL)}}
 
 
 def _kind(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
-    """What the two sides differ in, as far as the records tell."""
-    policies = [(record.get("policy") or {}) for record in (a, b)]
-    names = [tuple(policy.get(key) for key in ("digest", "frames")) for policy in policies]
-    same_policy = names[0] == names[1] or not all(policies)
+    """What the two sides differ in. Policies are told apart by their weights, or by name where there are none."""
+    policies = [record["policy"] for record in (a, b)]
+    which = [(policy["digest"] or policy["name"], policy["frames"]) for policy in policies]
+    same_policy = which[0] == which[1]
     greedy = [record["summary"]["temperature"] == 0 for record in (a, b)]
     if greedy[0] != greedy[1]:
         return GAP if same_policy else BOTH
-    return DRAWS if same_policy and all(policies) else POLICIES
+    return DRAWS if same_policy else POLICIES
+
+
+def _check_policies(**records: Mapping[str, Any]) -> None:
+    for side, record in records.items():
+        policy = record.get("policy")
+        if not isinstance(policy, Mapping) or not policy.keys() >= set(POLICY):
+            raise UsageError(
+                f"record {side} does not say which policy it is of",
+                where="the two records",
+                remedy="evaluate it again with `vla-rl eval`",
+            )
 
 
 def _check_seeds(a: Mapping[int, bool], b: Mapping[int, bool]) -> None:

@@ -10,19 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from vla_rl.evals.summary import summarise
+from vla_rl.rl.reward import Reward
 from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import Episode, EpisodeSpec
 from vla_rl.rollout.wave import Sampler, Watcher, run_wave
-
-
-class Reward(Protocol):
-    """What an evaluation needs of a reward."""
-
-    def terms(self, metrics: dict[str, Any]) -> dict[str, float | None]: ...
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from vla_rl.rollout.records import Episode, EpisodeSpec
 
 FORMAT = 1
 FOLDER = "episodes"  # of an evaluation's directory
-BORROWING = ("foreign", "still")  # views (`blind`) that show an episode what others saw: it depends on the launch
 NO_CHUNKS = np.zeros((0, 6))
 
 
@@ -142,8 +141,7 @@ def _read(path: Path) -> Kept:
         meta = json.loads(data["meta"].tobytes())
         if meta["format"] != FORMAT:
             raise ValueError(f"its format is {meta['format']}, not {FORMAT}")
-        record = meta["episode"]
-        episode = Episode(**{**record, "spec": EpisodeSpec(**record["spec"])})
+        episode = Episode.from_dict(meta["episode"])
         looks, ticks, chunks_deg = data["looks"], data["ticks"], data["chunks_deg"]
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise IntegrityError(

@@ -8,10 +8,11 @@ never compared. No verdict words: judging belongs to a registration.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from vla_rl.errors import UsageError
-from vla_rl.stats.bootstrap import PairedDifference, paired_bootstrap
+from vla_rl.stats.bootstrap import paired_bootstrap
 
 # What two evaluations must have in common, by its name in a summary.
 SAME_TASK = {"protocol": "protocol", "scene_hash": "scene hash", "success_test": "success test"}
@@ -61,7 +62,7 @@ def paired_read(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str
     reward = (
         paired_bootstrap({s: paid_before[s] for s in scored}, {s: paid_after[s] for s in scored}) if scored else None
     )
-    return {"success": _as_dict(success), "reward_cm": _as_dict(reward) if reward else None}
+    return {"success": asdict(success), "reward_cm": asdict(reward) if reward else None}
 
 
 def check_comparable(
@@ -92,7 +93,3 @@ def check_comparable(
 
 def _column(rows: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]:
     return {row["seed"]: float(row[name]) for row in rows if row[name] is not None}
-
-
-def _as_dict(read: PairedDifference) -> dict[str, Any]:
-    return {"mean": read.mean, "low": read.low, "high": read.high, "pairs": read.pairs, "level": read.level}

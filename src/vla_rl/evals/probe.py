@@ -109,8 +109,8 @@ def read_temperature(
         "nondegenerate_frac": sum(group.kept for group in groups) / len(groups) if whole else None,
         "mixed_groups_frac": mixed_groups_frac(episodes),
         "best_point_median_group_std_cm": _best_point_spread(episodes),
-        "cost_cm": _interval(cost),
-        "success_cost": _interval(_success_cost(episodes, greedy)),
+        "cost_cm": asdict(cost) if cost else None,
+        "success_cost": asdict(_success_cost(episodes, greedy)),
         "group_std_cm": {str(seed): std for seed, std in stds.items()},
     }
 
@@ -184,10 +184,6 @@ def _success_cost(episodes: Sequence[Episode], greedy: Sequence[Episode]) -> Pai
         outcomes.setdefault(episode.spec.seed, []).append(bool(episode.metrics["success"]))
     anchor = {e.spec.seed: float(e.metrics["success"]) for e in greedy}
     return paired_bootstrap(anchor, {seed: fmean(won) for seed, won in outcomes.items()})
-
-
-def _interval(read: PairedDifference | None) -> dict[str, Any] | None:
-    return None if read is None else asdict(read)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from vla_rl.report.progress import ProgressView
+from vla_rl.report.progress import ProgressView, mishap
 from vla_rl.report.tables import number
 from vla_rl.rollout.events import EpisodeRestarted, Event, PredictRound, WorkerReplaced
 from vla_rl.rollout.files import read_jsonl
@@ -47,10 +47,8 @@ class FittingView:
                 self.say(f"step {event.step}: policy in {event.path}")
             case SftStopped():
                 self.say(f"stopped at step {event.step}; continue with vla-rl sft run.resume={event.run_dir}")
-            case EpisodeRestarted():
-                self.say(f"episode {event.episode_id} is redone ({event.faults} faults of its own): {event.reason}")
-            case WorkerReplaced():
-                self.say(f"{event.worker} was replaced: {event.reason}")
+            case EpisodeRestarted() | WorkerReplaced():
+                self.say(mishap(event))
 
 
 def curve(directory: Path) -> Table | None:

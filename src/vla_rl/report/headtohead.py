@@ -33,7 +33,7 @@ def head_to_head(comparison: Mapping[str, Any]) -> Group:
     table = Table(title=f"{comparison['kind']}, seeds {comparison['seeds']}", title_justify="left")
     for heading in ("", "A", "B"):
         table.add_column(heading, justify="right" if heading else "left")
-    table.add_row("policy", *(side["name"] or "unknown" for side in (a, b)))
+    table.add_row("policy", *(side["name"] for side in (a, b)))
     table.add_row("decoding", *(_decoding(side) for side in (a, b)))
     table.add_row(f"success ({test})", *(f"{side['successes']}/{side['episodes']}" for side in (a, b)))
     for name, label in FUNNEL.items():
@@ -56,7 +56,7 @@ def head_to_head(comparison: Mapping[str, Any]) -> Group:
 
 def _decoding(side: Mapping[str, Any]) -> str:
     how = "greedy" if side["temperature"] == 0 else f"T {number(side['temperature'], 'g')}"
-    return how if side["frames"] in (None, "own") else f"{how}, {side['frames']} frames"
+    return how if side["frames"] == "own" else f"{how}, {side['frames']} frames"
 
 
 def _speed(side: Mapping[str, Any]) -> str:

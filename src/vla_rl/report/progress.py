@@ -13,6 +13,8 @@ from typing import Self
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from vla_rl.rollout.events import EpisodeRestarted, WorkerReplaced
+
 LINE_EVERY_S = 10.0  # between plain lines of one phase; a log file should stay readable
 
 
@@ -69,3 +71,10 @@ class ProgressView:
     def say(self, line: str) -> None:
         """One line that stays."""
         self.console.print(line, highlight=False, soft_wrap=True)
+
+
+def mishap(event: EpisodeRestarted | WorkerReplaced) -> str:
+    """What is said of a worker that was lost, and of an episode that is redone because of it."""
+    if isinstance(event, EpisodeRestarted):
+        return f"episode {event.episode_id} is redone ({event.faults} faults of its own): {event.reason}"
+    return f"{event.worker} was replaced: {event.reason}"

@@ -46,7 +46,7 @@ def steps(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(
-            str(row["step"]),
+            f"{row['step']}{undone(row)}",
             f"{row['successes']}/{row['episodes']}",
             number(row["reward_mean"], "+.2f"),
             f"{row['groups_kept']}/{row['groups_total']}",
@@ -57,6 +57,11 @@ def steps(rows: Sequence[Mapping[str, Any]]) -> Table:
             number(row["update_s"], ".1f"),
         )
     return table
+
+
+def undone(row: Mapping[str, Any]) -> str:
+    """``, undone`` for a step whose update was taken back, else nothing."""
+    return ", undone" if row["rolled_back"] else ""
 
 
 def _count(summary: Mapping[str, Any]) -> str:

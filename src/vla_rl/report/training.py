@@ -13,7 +13,7 @@ from typing import Any
 from vla_rl.evals.paired import compare
 from vla_rl.report import tables
 from vla_rl.report.mirror import Mirror, NoMirror
-from vla_rl.report.progress import ProgressView
+from vla_rl.report.progress import ProgressView, mishap
 from vla_rl.rl import events
 from vla_rl.rollout.events import EpisodeRestarted, Event, PredictRound, WorkerReplaced
 
@@ -53,10 +53,8 @@ class TrainingView:
                 self.mirror.log("eval", event.row)
                 row = event.row
                 say(f"held-out after {event.step} updates: {row['successes']}/{row['trials']} successes")
-            case EpisodeRestarted():
-                say(f"episode {event.episode_id} is redone ({event.faults} faults of its own): {event.reason}")
-            case WorkerReplaced():
-                say(f"{event.worker} was replaced: {event.reason}")
+            case EpisodeRestarted() | WorkerReplaced():
+                say(mishap(event))
             case events.RunEnded(finished=False):
                 say(f"stopped after step {event.step}: {event.reason}")
 
@@ -106,7 +104,7 @@ def _step_line(row: dict[str, Any], total: int) -> str:
     return (
         f"step {row['step']}/{total}: {row['successes']}/{row['episodes']} successes, reward {reward} cm, "
         f"{row['groups_kept']}/{row['groups_total']} groups kept, "
-        f"episodes {row['rollout_s']:.0f} s, update {row['update_s']:.0f} s"
+        f"episodes {row['rollout_s']:.0f} s, update {row['update_s']:.0f} s{tables.undone(row)}"
     )
 
 

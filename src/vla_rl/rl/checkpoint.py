@@ -26,7 +26,7 @@ from vla_rl.policy.shardfiles import read_tensors, write_tensors
 from vla_rl.rl.surfaces import NamedParameters
 from vla_rl.rollout.files import dump_json
 
-FORMAT = 1
+FORMAT = 2
 SURFACE, OPTIMIZER, STATE = "surface", "optimizer", "state.json"  # the first two are stems of safetensors files
 
 
@@ -109,7 +109,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             raise _damaged(path, f"{name} has another digest than the one recorded")
     if body["format"] != FORMAT:
         raise _damaged(path, f"format {body['format']}, not {FORMAT}")
-    extra = {stem: read_tensors(path, stem) for stem in body.get("stems", ()) if stem not in (SURFACE, OPTIMIZER)}
+    extra = {stem: read_tensors(path, stem) for stem in body["stems"] if stem not in (SURFACE, OPTIMIZER)}
     weights, moments = read_tensors(path, SURFACE), read_tensors(path, OPTIMIZER)
     return Checkpoint(path, body["step"], weights, moments, extra, body["state"])
 

@@ -14,7 +14,7 @@ from typing import Any
 from vla_rl.rl.advantage import DROPPED, Advantages
 from vla_rl.rl.drift import Drift
 from vla_rl.rl.update import UpdateResult
-from vla_rl.rollout.records import Episode, decode_counts
+from vla_rl.rollout.records import Episode, decode_counts, facts
 from vla_rl.rollout.wave import Wave
 
 Terms = Mapping[str, float | None]
@@ -66,13 +66,7 @@ def episode_row(
         "reward": terms["total"],
         **rewards,
         "advantage": advantage,
-        **episode.metrics,
-        "replans": episode.replans,
-        "tokens": episode.tokens,
-        "nll": episode.nll,
-        "masked_violations": episode.masked_violations,
-        "wider_bins": episode.wider_bins,
-        "zero_fallbacks": episode.zero_fallbacks,
+        **facts(episode),
         "predict_s": episode.predict_s,
         "wall_s": episode.wall_s,
     }

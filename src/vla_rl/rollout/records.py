@@ -5,8 +5,8 @@ Plain frozen records without torch or mujoco types, so that they can be stored, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,31 @@ class Episode:
     zero_fallbacks: int = field(default=0, repr=False)
     predict_s: float = field(default=0.0, repr=False, compare=False)
     nll: float | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Episode:
+        """The inverse of `dataclasses.asdict`.
+
+        Raises:
+            ValueError: a field is missing or unknown; it is named.
+        """
+        differing = {each.name for each in fields(cls)} ^ record.keys()
+        if differing:
+            raise ValueError(f"no record of an episode: {', '.join(sorted(differing))} missing or unknown")
+        return cls(**{**record, "spec": EpisodeSpec(**record["spec"])})
+
+
+def facts(episode: Episode) -> dict[str, Any]:
+    """What every row about an episode holds, whoever writes it: all metrics, and what was sampled; no times."""
+    return {
+        **episode.metrics,
+        "replans": episode.replans,
+        "tokens": episode.tokens,
+        "nll": episode.nll,
+        "masked_violations": episode.masked_violations,
+        "wider_bins": episode.wider_bins,
+        "zero_fallbacks": episode.zero_fallbacks,
+    }
 
 
 def surprise(logp: np.ndarray) -> float:

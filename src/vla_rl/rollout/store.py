@@ -19,9 +19,9 @@ import numpy as np
 
 from vla_rl.errors import IntegrityError
 from vla_rl.rollout.files import write_atomic
-from vla_rl.rollout.records import Episode, EpisodeSpec, Row, surprise
+from vla_rl.rollout.records import Episode, Row
 
-FORMAT = 1
+FORMAT = 2
 
 
 def wave_dir(run_dir: Path, step: int) -> Path:
@@ -67,18 +67,17 @@ def read_episode(path: Path) -> tuple[Episode, tuple[Row, ...]]:
         with np.load(path, allow_pickle=False) as file:
             data = {name: file[name] for name in file.files}
         meta = json.loads(data["meta"].tobytes())
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        if meta["format"] != FORMAT:
+            raise ValueError(f"its format is {meta['format']}, not {FORMAT}")
+        episode = Episode.from_dict(meta["episode"])
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise IntegrityError(
             f"a stored episode cannot be read: {error}", where=str(path), remedy="delete the file; it will be run again"
         ) from error
-    if meta["format"] != FORMAT:
-        raise IntegrityError(f"a stored episode has format {meta['format']}, not {FORMAT}", where=str(path))
-    record = meta["episode"]
-    spec = EpisodeSpec(**record["spec"])
     ends = np.cumsum(data["tokens"])
     rows = tuple(
         Row(
-            spec=spec,
+            spec=episode.spec,
             replan=replan,
             frames=data["frames"][replan],
             state_deg=data["state_deg"][replan],
@@ -90,9 +89,7 @@ def read_episode(path: Path) -> tuple[Episode, tuple[Row, ...]]:
         )
         for replan, (start, end, keys) in enumerate(zip(ends - data["tokens"], ends, data["rng_key"], strict=True))
     )
-    # Files from before episodes knew their nll hold what it is the sum of.
-    record.setdefault("nll", sum(surprise(row.logp) for row in rows))
-    return Episode(**{**record, "spec": spec}), rows
+    return episode, rows
 
 
 def read_wave(directory: Path) -> list[tuple[Episode, tuple[Row, ...]]]:

@@ -113,6 +113,7 @@ DOCUMENTED_HOME: dict[str, Any] = {
     # The documented 0.04 m let the parked gripper touch our boat at reset on 5 of 600 seeds.
     "clear_of_jaws_m": 0.06,
 }
+HORIZONS: dict[str, dict[str, Any]] = {"h15": {"execute_ticks": 15}, "h10": {"execute_ticks": 10}}
 SUFFIXES: tuple[dict[str, dict[str, Any]], ...] = (
     {
         "30hz": {"substeps": 8, "timestep_s": 1.0 / 240.0},
@@ -127,7 +128,7 @@ SUFFIXES: tuple[dict[str, dict[str, Any]], ...] = (
             "top_camera_fovy_deg": 40.0,
         },
     },
-    {"h15": {"execute_ticks": 15}, "h10": {"execute_ticks": 10}},
+    HORIZONS,
 )
 BASES = (
     Protocol(name="sim100b"),
