@@ -57,6 +57,12 @@ class RolloutError(VlaRlError):
     exit_code = EXIT_CRASH
 
 
+class OutOfMemory(VlaRlError):
+    """The accelerator's memory does not hold what a command needs, also after it tried with less."""
+
+    exit_code = EXIT_CRASH
+
+
 class StoppedRun(VlaRlError):
     """A run stopped itself by its own wire, gate or budget."""
 

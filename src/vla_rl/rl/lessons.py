@@ -69,6 +69,10 @@ class BatchLimits:
     rows: int
     tokens: int | None = None
 
+    def halved(self) -> BatchLimits:
+        """Half of it, at least one row."""
+        return BatchLimits(max(1, self.rows // 2), None if self.tokens is None else max(1, self.tokens // 2))
+
 
 def micro_batches(lengths: Sequence[int], limits: BatchLimits, prompt_tokens: int) -> Iterator[slice]:
     """Streams of these lengths, in the given order, in batches within the limits.

@@ -14,6 +14,7 @@ from typing import Any
 from vla_rl.rl.advantage import DROPPED, Advantages
 from vla_rl.rl.drift import Drift
 from vla_rl.rl.update import UpdateResult
+from vla_rl.rl.wires import WaveFacts
 from vla_rl.rollout.records import Episode, decode_counts, facts
 from vla_rl.rollout.wave import Wave
 
@@ -86,17 +87,15 @@ def train_row(
     `rows`, `tokens`, ratios, `entropy` and `chosen_nll` are those of the gradient pass; everything else of all
     episodes.
     """
-    episodes = wave.episodes
+    episodes, known = wave.episodes, wave_facts(wave, terms, advantages)
     metrics = [episode.metrics for episode in episodes]
-    rewards = [t["total"] for t in terms if t["total"] is not None]
-    stds = [group.std for group in advantages.groups if group.std is not None]
     ticks = sum(m["ticks"] for m in metrics)
     return {
         "step": step,
         "episodes": len(episodes),
         "successes": sum(m["success"] for m in metrics),
-        "reward_mean": _mean(rewards),
-        "median_group_std_cm": statistics.median(stds) if stds else None,
+        "reward_mean": known.reward_mean,
+        "median_group_std_cm": known.median_group_std_cm,
         "groups_total": len(advantages.groups),
         "groups_kept": sum(group.kept for group in advantages.groups),
         "groups_dropped": {reason: sum(g.dropped == reason for g in advantages.groups) for reason in DROPPED},
@@ -113,12 +112,13 @@ def train_row(
         "step_skipped": update.step_skipped,
         "chosen_nll": update.chosen_nll,
         "entropy": update.entropy,
-        "knockaway_frac": _mean([m["knockaway"] for m in metrics]),
-        "setback_frac": _mean([m["setback"] for m in metrics]),
+        "knockaway_frac": known.knockaway_frac,
+        "setback_frac": known.setback_frac,
         "tip_frac": _mean([m["tipped"] for m in metrics]),
-        "strikes": sum(m["reset_strikes"] for m in metrics),
+        "strikes": known.strikes,
         "earned_progress_mean_cm": _mean([m["grasped_progress_cm"] for m in metrics]),
         "ungrasped_disp_mean_cm": _mean([m["ungrasped_displacement_cm"] for m in metrics]),
+        "oom_retries": update.oom_retries,
         "rows": update.rows,
         "tokens": update.tokens,
         "predict_rounds": wave.predict_rounds,
@@ -133,6 +133,20 @@ def train_row(
         "gpu_h_total": costs.gpu_h_total,
         **decode_counts(episodes),
     }
+
+
+def wave_facts(wave: Wave, terms: Sequence[Terms], advantages: Advantages) -> WaveFacts:
+    """What is known of a wave before its update; a share that cannot be computed is None."""
+    metrics = [episode.metrics for episode in wave.episodes]
+    stds = [group.std for group in advantages.groups if group.std is not None]
+    return WaveFacts(
+        strikes=sum(m["reset_strikes"] for m in metrics),
+        median_group_std_cm=statistics.median(stds) if stds else None,
+        knockaway_frac=_mean([m["knockaway"] for m in metrics]),
+        setback_frac=_mean([m["setback"] for m in metrics]),
+        reward_mean=_mean([t["total"] for t in terms if t["total"] is not None]),
+        success_rate=sum(bool(m["success"]) for m in metrics) / len(metrics) if metrics else 0.0,
+    )
 
 
 def mixed_groups_frac(episodes: Sequence[Episode]) -> float | None:

@@ -9,9 +9,10 @@ Shapes: R rows of a micro-batch, T tokens.
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from vla_rl.policy.logprob import Scores, score_rows
 from vla_rl.policy.prompt import Observation
 from vla_rl.rl.anchor import Anchor
 from vla_rl.rl.drift import log_probabilities
-from vla_rl.rl.lessons import Lesson, micro_batches, select_lessons
+from vla_rl.rl.lessons import BatchLimits, Lesson, micro_batches, select_lessons
 from vla_rl.rl.loss import LossInputs, RatioStats, grpo_loss
 from vla_rl.rl.rowchecks import check_rows
 from vla_rl.rl.settings import RECORDED, UpdateSettings
@@ -53,6 +54,7 @@ class UpdateResult:
         entropy: mean entropy a token in nats, under the grammar mask and temperature, in the first pass.
         chosen_nll: mean over rows of the row's mean sampled -log-probability at rollout time.
         rolled_back: the update went too far and was undone.
+        oom_retries: gradient passes that ran out of memory and were repeated in halved micro-batches; 0 or 1.
     """
 
     rows: int
@@ -67,6 +69,12 @@ class UpdateResult:
     entropy: float | None
     chosen_nll: float | None
     rolled_back: bool = False
+    oom_retries: int = 0
+
+
+def no_update() -> UpdateResult:
+    """The result of a step that has no update."""
+    return UpdateResult(0, 0, None, True, None, True, RatioStats().summary(), None, None, None, None)
 
 
 @dataclass
@@ -125,7 +133,9 @@ def grpo_update(
 ) -> UpdateResult:
     """`epochs` times: accumulate the gradient of the whole wave, clip it and step once.
 
-    A gradient that is not finite skips the step; so does a loss that is not finite, at its first micro-batch.
+    A gradient that is not finite skips the step; so does a loss that is not finite, at its first micro-batch. A pass that
+    runs out of the accelerator's memory is repeated once with the micro-batch halved, for the rest of the update. Old
+    log-probabilities of later passes stay those of the weights that sampled, so that is no new off-policy term.
 
     Args:
         anchor: needed if the objective has a KL term.
@@ -141,13 +151,19 @@ def grpo_update(
     )
     optimizer.zero_grad(set_to_none=True)
     if not lessons:
-        return UpdateResult(0, 0, None, True, None, True, RatioStats().summary(), None, None, None, None)
+        return no_update()
     check_rows(policy, [lesson.row for lesson in lessons])
-    fixed = _fixed(policy, lessons, settings, temperature, anchor)
-    tensors, first, sums, norm, skipped = [p for _, p in parameters], _Sums(), _Sums(), math.nan, False
+    fixed, tensors, limits = Fixed(None, None), [p for _, p in parameters], settings.limits
+    first, sums, norm, skipped = _Sums(), _Sums(), math.nan, False
     for epoch in range(settings.epochs):
         told = _over_passes(progress, epoch, settings.epochs)
-        sums = accumulate_gradient(policy, lessons, divisor, settings, temperature, fixed, told)
+
+        def one_pass(limits: BatchLimits, epoch: int = epoch, held: Fixed = fixed, told: Any = told) -> Any:
+            within = replace(settings, limits=limits)
+            held = held if epoch else _fixed(policy, lessons, within, temperature, anchor)
+            return held, accumulate_gradient(policy, lessons, divisor, within, temperature, held, told)
+
+        (fixed, sums), limits = _in_memory(one_pass, optimizer, limits, settings.limits)
         finite = math.isfinite(sums.loss)
         norm = float(torch.nn.utils.clip_grad_norm_(tensors, settings.grad_clip, foreach=False)) if finite else math.nan
         first = sums if epoch == 0 else first
@@ -173,7 +189,28 @@ def grpo_update(
         anchor_k3=_a_token(first.anchor_k3, first.stats.tokens),
         entropy=_a_token(first.entropy, first.stats.tokens),
         chosen_nll=float(np.mean([-lesson.row.logp.astype(np.float64).mean() for lesson in lessons])),
+        oom_retries=int(limits != settings.limits),
     )
+
+
+def _in_memory(
+    one_pass: Callable[[BatchLimits], Any], optimizer: torch.optim.Optimizer, limits: BatchLimits, most: BatchLimits
+) -> tuple[Any, BatchLimits]:
+    """What a pass returns, and the limits that it took: `limits`, or if it runs out of memory half of `most`, once.
+
+    Raises:
+        torch.OutOfMemoryError: there is nothing left to halve.
+    """
+    try:
+        return one_pass(limits), limits
+    except torch.OutOfMemoryError:
+        if limits != most or most.halved() == most:
+            raise
+    # Only here, behind the handler, is nothing of the failed pass referred to any more.
+    optimizer.zero_grad(set_to_none=True)
+    gc.collect()
+    torch.cuda.empty_cache()
+    return one_pass(most.halved()), most.halved()
 
 
 def accumulate_gradient(

@@ -28,6 +28,7 @@ from vla_rl.config.schema.components import (
     TextStackConfig,
     WandbLoggerConfig,
 )
+from vla_rl.config.schema.guards import BudgetConfig, GatesConfig, TripwiresConfig
 from vla_rl.config.schema.key import key
 from vla_rl.config.schema.learning import (
     DemosConfig,
@@ -48,6 +49,7 @@ from vla_rl.config.schema.runs import (
 )
 
 __all__ = [
+    "BudgetConfig",
     "CheckpointConfig",
     "DemosConfig",
     "DemosJobConfig",
@@ -57,6 +59,7 @@ __all__ = [
     "EvalRoot",
     "ExpertConfig",
     "FullSurfaceConfig",
+    "GatesConfig",
     "GeometryConfig",
     "LookConfig",
     "LossConfig",
@@ -81,6 +84,7 @@ __all__ = [
     "SimConfig",
     "TextStackConfig",
     "TrainRoot",
+    "TripwiresConfig",
     "TwinConfig",
     "WandbLoggerConfig",
     "key",
@@ -103,6 +107,9 @@ class TrainRoot:
     optim: OptimConfig = field(default_factory=OptimConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    tripwires: TripwiresConfig = field(default_factory=TripwiresConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    gates: GatesConfig = field(default_factory=GatesConfig)
     logger: Any = MISSING
     plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
 
