@@ -62,7 +62,7 @@ def save_checkpoint(
     Args:
         extra: further tensors to keep, by stem of their files and name.
     """
-    final, temporary = root / f"step_{step:04d}", root / f".step_{step:04d}.tmp"
+    final, temporary = step_path(root, step), root / f".step_{step:04d}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     moments = {
@@ -83,6 +83,11 @@ def save_checkpoint(
     os.replace(temporary, final)
     fsync_path(root)
     return final
+
+
+def step_path(root: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return root / f"step_{step:04d}"
 
 
 def checkpoints(root: Path) -> list[Path]:

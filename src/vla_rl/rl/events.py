@@ -73,6 +73,21 @@ class StepDone(Event):
 
 
 @dataclass(frozen=True)
+class GateJudged(Event):
+    """A gate was judged; `result` is its entry in the manifest (`gate`, `passed`, `measured`, `bar`)."""
+
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class WiresFired(Event):
+    """Tripwires fired in `step`; `firings` as under `tripwires` in a row. The run goes on unless one is armed."""
+
+    step: int
+    firings: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
 class CheckpointSaved(Event):
     """A checkpoint is complete on disk."""
 

@@ -69,15 +69,27 @@ class Guards:
         self._wires, self._budget = _copied(tripwires), _copied(budget)
         self._state, self._clock = WireState(), clock
         self._first: dict[int, float] | None = None
-        self.wave_begins()
+        self._start_pace()
 
     def check(self, *, kl_rows: int) -> None:
         """Refuse wires that could never fire, see `wires.check_wires`."""
         check_wires(self._wires, kl_rows=kl_rows)
 
     # ------------------------------------------------------------------------------------------------ as the run goes
-    def wave_begins(self) -> None:
-        """Forget the pace of the last wave."""
+    def wave_begins(self, spent: Spent) -> None:
+        """Judge the budget before a wave, and forget the pace of the last one.
+
+        Args:
+            spent: finished episodes of the wave's earlier launches included.
+
+        Raises:
+            Tripped: a limit is reached.
+        """
+        self._start_pace()
+        if over := self.over_budget(spent):
+            raise Tripped(over)
+
+    def _start_pace(self) -> None:
         self._since, self._predicts, self._ended, self._replans = self._clock(), 0, 0, 0
         self._paced: list[Firing] = []
         self._judge_pace = self._wires.pace != OFF
@@ -105,18 +117,13 @@ class Guards:
 
     def before_update(
         self, wave: Wave, terms: Sequence[Terms], advantages: Advantages, spent: Spent
-    ) -> tuple[list[Firing], bool]:
-        """Judge a complete wave. When an armed wire fires, the memory stays as it was before this wave.
-
-        Returns:
-            What fired, and whether the update may go on.
-        """
+    ) -> list[Firing]:
+        """Judge a complete wave. When an armed wire fires, the memory stays as it was before this wave."""
         state, firings = judge_wave(self._wires, self._state, wave_facts(wave, terms, advantages))
         firings = [*self._paced, *firings, *self.over_budget(spent)]
-        if armed(firings):
-            return firings, False
-        self._state = state
-        return firings, True
+        if not armed(firings):
+            self._state = state
+        return firings
 
     def after_update(self, update: UpdateResult, drift: Drift | None, spent: Spent) -> list[Firing]:
         """Judge an update that was tried; the policy has moved already unless the update was skipped or undone."""
@@ -165,8 +172,8 @@ class Guards:
         self._state = WireState.from_dict(state)
 
     def restore_first(self, episodes: Iterable[Mapping[str, Any]]) -> None:
-        """Go on with the run's first evaluation, from the rows of `episodes.jsonl`."""
-        held_out = [row for row in episodes if row["phase"] == "eval"]
+        """Go on with the run's first evaluation, from the held-out rows of `episodes.jsonl`."""
+        held_out = list(episodes)
         if held_out:
             first = min(row["step"] for row in held_out)
             self._first = None

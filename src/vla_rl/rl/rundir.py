@@ -129,6 +129,17 @@ class RunDir:
             )
         write_atomic(file, dump_json({"launches": launches}, indent=1).encode())
 
+    def record_gate(self, result: Mapping[str, Any]) -> None:
+        """Note in this launch's entry of the manifest what a gate measured; `gate` names it, `passed` tells."""
+        launches = json.loads((self.path / MANIFEST).read_bytes())["launches"]
+        launches[-1].setdefault("gates", []).append(dict(result))
+        write_atomic(self.path / MANIFEST, dump_json({"launches": launches}, indent=1).encode())
+
+    def passed_gates(self) -> list[str]:
+        """Names of the gates that some launch of this run has passed."""
+        launches = json.loads((self.path / MANIFEST).read_bytes())["launches"]
+        return [result["gate"] for launch in launches for result in launch.get("gates", ()) if result["passed"]]
+
     def append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows to one of the JSONL files, fsynced."""
         append_jsonl(self.path / name, rows)

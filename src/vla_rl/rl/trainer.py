@@ -19,34 +19,47 @@ Deviations from GRPO (Shao et al., 2024, arXiv:2402.03300):
 
 Safe against `kill -9`: an episode is on disk when it ends, an update when its checkpoint is renamed into place, and
 what was recorded later than the checkpoint is dropped and done again, bit for bit on a CPU.
+
+What may stop it: gates before the first wave (`gates`), tripwires and budget while it runs (`guards`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
-from vla_rl.config.schema import CheckpointConfig, GeometryConfig, LossConfig, OptimConfig
-from vla_rl.errors import ConfigError, StoppedRun
+from vla_rl.config.schema import (
+    BudgetConfig,
+    CheckpointConfig,
+    GatesConfig,
+    GeometryConfig,
+    LossConfig,
+    OptimConfig,
+    TripwiresConfig,
+)
+from vla_rl.errors import ConfigError, OutOfMemory, StoppedRun
 from vla_rl.policy.sampler import REFERENCE
 from vla_rl.rl import checkpoint as ckpt
-from vla_rl.rl import events, preflight, rundir
+from vla_rl.rl import events, guards, preflight, rundir
 from vla_rl.rl.advantage import Advantages, group_advantages, shuffled
 from vla_rl.rl.anchor import Anchor
 from vla_rl.rl.drift import Drift, kl_cost_cm, measure, sample_rows
+from vla_rl.rl.gates import GateResult, Gates
+from vla_rl.rl.guards import Guards, Spent, Tripped
 from vla_rl.rl.plan import Counters, Geometry, Outcome
 from vla_rl.rl.reward import Reward
 from vla_rl.rl.rowchecks import check_first
 from vla_rl.rl.rundir import RunDir
 from vla_rl.rl.settings import IN_REWARD, UpdateSettings
 from vla_rl.rl.snapshot import Snapshot
-from vla_rl.rl.summary import Evaluation, StepCosts, Terms, episode_row, train_row
+from vla_rl.rl.summary import Evaluation, StepCosts, Terms, episode_row, mixed_groups_frac, train_row
 from vla_rl.rl.surfaces import Surface
-from vla_rl.rl.update import UpdateResult, build_optimizer, grpo_update
+from vla_rl.rl.update import UpdateResult, build_optimizer, grpo_update, no_update
+from vla_rl.rl.wires import Firing
 from vla_rl.rollout import store
 from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
@@ -76,6 +89,8 @@ class GrpoTrainer:
         max_replans: predicts of the longest possible episode, for the disk check.
         run_dir: an open `RunDir`; a run that it already holds is continued.
         evaluate: called with the number of updates done, before the first and after the last; returns an `Evaluation`.
+        guards: tripwires and budget; None for those of the defaults.
+        gates: gates before the first wave; None for none but the preflight.
         max_wall_s: stop at the next safe point after this time: between two rounds of a wave, whose finished episodes
             the next launch takes from disk, or between micro-batches of an update, which is then repeated. None for no
             limit.
@@ -103,6 +118,8 @@ class GrpoTrainer:
         max_replans: int,
         run_dir: RunDir,
         evaluate: Callable[[int], Evaluation],
+        guards: Guards | None = None,
+        gates: Gates | None = None,
         max_wall_s: float | None = None,
         on_event: OnEvent = ignore,
     ) -> None:
@@ -124,40 +141,57 @@ class GrpoTrainer:
         self.reward_beta = loss.kl_beta if loss.kl_in == IN_REWARD else 0.0
         self.kl_estimator = loss.kl_estimator
         self.anchor = Anchor(self.parameters) if loss.kl_rows or loss.kl_beta else None
+        self.guards = guards or Guards(TripwiresConfig(), BudgetConfig())
+        self.guards.check(kl_rows=loss.kl_rows)
+        self.gates = gates or Gates(GatesConfig())
         self.counters = Counters()
-        self._phase, self._eval_s = "starting", None
+        self._phase, self._eval_s, self._eval_ticks = "starting", None, 0
         self._started = self._clock = time.monotonic()
 
     def run(self) -> Outcome:
         """Train to the end, or to the first safe point after `max_wall_s`.
 
         Raises:
-            StoppedRun: a loss was not finite; its row is recorded and no checkpoint holds its update.
+            StoppedRun: a gate was not passed, an armed wire fired or the budget is spent; all of it is recorded, and no
+                weights lie under another step's name.
+            OutOfMemory: an update does not fit, also in smaller micro-batches; the run can be resumed.
             RolloutError: an episode was lost too often; everything finished is saved.
         """
         self._started = self._clock = time.monotonic()
+        self._pass(self.gates.device(self.policy.device))
         self._preflight()
         done = self._restore()
         self.on_event(events.RunStarted(self.run_dir.path, done, self.steps))
         if done == 0:
+            seeds, passed = self.geometry.training_seeds(self.steps), self.run_dir.passed_gates()
+            self._pass(self.gates.policy(self.sampler, self.pool, seeds, self.slots, passed))
             self._evaluate(0)
         for step in range(done + 1, self.steps + 1):
             if self._out_of_time():
                 return self._end(step - 1, finished=False)
             try:
-                wave = self._collect(step)
-                if step == done + 1:
-                    check_first(self.policy, wave.rows, self.settings, self.geometry.temperature)
-                terms, advantages = self._price(step, wave)
-                update, drift, update_s = self._update(step, wave, advantages)
+                self._step(step, first=step == done + 1)
             except _OutOfTime:
                 self.optimizer.zero_grad(set_to_none=True)
                 return self._end(step - 1, finished=False)
-            self._record(step, wave, terms, advantages, update, drift, update_s)
         if self._out_of_time():
             return self._end(self.steps, finished=False)
         self._evaluate(self.steps)
         return self._end(self.steps, finished=True)
+
+    def _step(self, step: int, *, first: bool) -> None:
+        """One step; `first` of this launch."""
+        wave = self._collect(step)
+        if first:
+            check_first(self.policy, wave.rows, self.settings, self.geometry.temperature)
+        terms, advantages = self._price(step, wave)
+        if step == 1:
+            self._pass(self.gates.first_wave(mixed_groups_frac(wave.episodes)))
+        firings, updated = self.guards.before_update(wave, terms, advantages, self._spent(wave.episodes)), None
+        if not guards.armed(firings):
+            updated = self._update(step, wave, advantages)
+            firings += self.guards.after_update(*updated[:2], self._spent(wave.episodes))
+        self._record(step, wave, terms, advantages, updated, firings)
 
     # ------------------------------------------------------------------------------------------- the parts of a step
     def _collect(self, step: int) -> Wave:
@@ -173,16 +207,25 @@ class GrpoTrainer:
             store.write_episode(directory, step, episode, rows)
             stored[episode.spec] = (episode, rows)
 
-        fresh = run_wave(
-            sampler=self.sampler,
-            pool=self.pool,
-            specs=missing,
-            temperature=self.geometry.temperature,
-            slots=self.slots,
-            policy_digest=digest,
-            on_event=lambda event: self._pulse(step, event),
-            on_episode=keep,
-        )
+        def watch(event: Event) -> None:
+            self._pulse(step, event)
+            self.guards.on_event(event, lambda: self._spent([episode for episode, _ in stored.values()]))
+
+        started = time.perf_counter()
+        try:
+            self.guards.wave_begins(self._spent([episode for episode, _ in stored.values()]))
+            fresh = run_wave(
+                sampler=self.sampler,
+                pool=self.pool,
+                specs=missing,
+                temperature=self.geometry.temperature,
+                slots=self.slots,
+                policy_digest=digest,
+                on_event=watch,
+                on_episode=keep,
+            )
+        except Tripped as tripped:
+            raise self._stop_in_wave(step, tripped.firings, len(stored), time.perf_counter() - started) from tripped
         episodes = tuple(stored[spec][0] for spec in specs)
         rows = tuple(row for spec in specs for row in stored[spec][1])
         return assemble(episodes, rows, fresh.wall_s, slots=self.slots, groups=fresh.groups)
@@ -207,8 +250,25 @@ class GrpoTrainer:
         return terms, advantages
 
     def _update(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, Drift | None, float]:
-        """Update, measure how far that went, and undo it if it was too far."""
+        """Update, measure how far that went, and undo it if it was too far.
+
+        Raises:
+            OutOfMemory: the device's memory does not hold it; the wave is on disk and nothing is recorded.
+        """
         self._phase, started = "update", time.perf_counter()
+        try:
+            result, drift = self._move(step, wave, advantages)
+        except torch.OutOfMemoryError as error:
+            self.optimizer.zero_grad(set_to_none=True)
+            raise OutOfMemory(
+                f"the update of step {step} does not fit into the device's memory, also in smaller micro-batches",
+                where="optim.microbatch_rows, optim.microbatch_tokens",
+                remedy=f"the wave is kept: go on with run.resume={self.run_dir.path} optim.microbatch_rows=1, or on a "
+                "device with more memory",
+            ) from error
+        return result, drift, time.perf_counter() - started
+
+    def _move(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, Drift | None]:
         scored = zip(wave.episodes, advantages.values, advantages.kept, strict=True)
         limit = self.trust_region
         before = Snapshot(self.parameters, self.optimizer) if limit is not None else None
@@ -233,7 +293,7 @@ class GrpoTrainer:
         if before is not None and limit is not None and drift is not None and not drift.update_kl <= limit:
             before.put_back()
             result = replace(result, step_skipped=True, rolled_back=True)
-        return result, drift, time.perf_counter() - started
+        return result, drift
 
     def _record(
         self,
@@ -241,45 +301,52 @@ class GrpoTrainer:
         wave: Wave,
         terms: list[Terms],
         advantages: Advantages,
-        update: UpdateResult,
-        drift: Drift | None,
-        update_s: float,
+        updated: tuple[UpdateResult, Drift | None, float] | None,
+        firings: list[Firing],
     ) -> None:
         """Episodes first, then the checkpoint, which carries the step's row, then the row: each is redone or
-        recovered."""
+        recovered.
+
+        A step that was not updated, or whose loss was not finite, never gives its name to a checkpoint when it ends the
+        run: what is kept then is the checkpoint before it.
+        """
+        update, drift, update_s = updated or (no_update(), None, 0.0)
+        stopping = guards.armed(firings)
+        moved = updated is not None and update.loss_finite
+        if stopping and not moved and (updated is None or self.settings.epochs == 1):
+            self._keep(step - 1)
         self.counters = self._count(wave, update)
         row = train_row(step, wave, terms, advantages, update, drift, self._costs(wave, update_s))
+        row["tripwires"] = [firing.row() for firing in firings]
         standing = zip(wave.episodes, terms, advantages.values, advantages.kept, strict=True)
         self.run_dir.append(
             rundir.EPISODES,
             [episode_row("train", step, e, t, value if kept else None) for e, t, value, kept in standing],
         )
-        if not update.loss_finite:
-            self.run_dir.append(rundir.TRAIN, [row])
-            raise StoppedRun(
-                f"the loss of step {step} is not finite",
-                where=str(self.run_dir.path / rundir.TRAIN),
-                remedy="the step was skipped and its rows are under waves/; lower optim.lr or look at the rows",
-            )
-        if step % self.save_every == 0 or step == self.steps:
-            row["save_s"] = self._save(step, row)
+        if moved if stopping else step % self.save_every == 0 or step == self.steps:
+            row["save_s"] = self._save(step, row, keep_wave=stopping)
         self.run_dir.append(rundir.TRAIN, [row])
         self.run_dir.heartbeat(self._state(step), force=True)
         self.on_event(events.StepDone(step, self.steps, row))
+        self._stop_if(step, firings, rundir.TRAIN)
 
     def _evaluate(self, step: int) -> None:
         """Evaluate unless this step's evaluation is on record already."""
         if any(row["step"] == step for row in self.run_dir.rows(rundir.EVAL)):
             return
+        self._stop_if(step, self.guards.over_budget(self._spent()), rundir.HEARTBEAT)
         self._phase, started = "eval", time.perf_counter()
         self.run_dir.heartbeat(self._state(step), force=True)
         self.on_event(events.EvalStarted(step))
         result = self.evaluate(step)
         self._eval_s = time.perf_counter() - started
-        row = {"step": step, **result.row, "wall_s": self._eval_s}
+        firings = self.guards.after_eval(result.episodes)
+        self._eval_ticks += sum(row.get("ticks", 0) for row in result.episodes)
+        row = {"step": step, **result.row, "wall_s": self._eval_s, "tripwires": [f.row() for f in firings]}
         self.run_dir.append(rundir.EPISODES, result.episodes)
         self.run_dir.append(rundir.EVAL, [row])  # last: episodes without this row are dropped at the next resume
         self.on_event(events.EvalDone(step, row))
+        self._stop_if(step, firings, rundir.EVAL)
 
     # -------------------------------------------------------------------------------------- start, save, stop, account
     def _preflight(self) -> None:
@@ -293,7 +360,17 @@ class GrpoTrainer:
         tokens = preflight.dry_update(
             self.policy, self.parameters, self.optimizer, self.settings, self.geometry.temperature, observation
         )
+        measured = {"longest_row_tokens": tokens, "disk_needed_gib": needed / _GIB}
+        self.run_dir.record_gate(GateResult("preflight", True, measured, {}).row())
         self.on_event(events.PreflightDone(tokens, needed / _GIB, time.perf_counter() - started))
+
+    def _pass(self, results: Iterable[GateResult]) -> None:
+        """Record what gates measure, one after the other, up to the first that is not passed."""
+        for result in results:
+            self.run_dir.record_gate(result.row())
+            self.on_event(events.GateJudged(result.row()))
+            if not result.passed:
+                raise result.error(str(self.run_dir.path / rundir.MANIFEST))
 
     def _restore(self) -> int:
         """Go back to the newest checkpoint and drop what was recorded after it; returns the updates it holds."""
@@ -301,10 +378,16 @@ class GrpoTrainer:
         found = ckpt.checkpoints(self.run_dir.checkpoints)
         loaded = ckpt.load_checkpoint(found[-1]) if found else None
         done = loaded.step if loaded else 0
+        recorded = [*self.run_dir.rows(rundir.TRAIN), *self.run_dir.rows(rundir.EVAL)]
+        guards.refuse_tripped([*recorded, *([loaded.state["row"]] if loaded else [])], str(self.run_dir.path))
         self.run_dir.rewind(done)
+        held_out = [row for row in self.run_dir.rows(rundir.EPISODES) if row["phase"] == "eval"]
+        self._eval_ticks = sum(row.get("ticks", 0) for row in held_out)
+        self.guards.restore_first(held_out)
         if loaded:
             ckpt.restore(loaded, self.parameters, self.optimizer)
             self.counters = Counters(**loaded.state["counters"])
+            self.guards.restore(loaded.state["guards"])
             if all(row["step"] != done for row in self.run_dir.rows(rundir.TRAIN)):
                 self.run_dir.append(rundir.TRAIN, [loaded.state["row"]])
         # Time spent on a step that was killed is spent all the same: the heartbeat knows of it.
@@ -313,7 +396,12 @@ class GrpoTrainer:
         self._clean_up(done)
         return done
 
-    def _save(self, step: int, row: dict[str, Any]) -> float:
+    def _keep(self, step: int) -> None:
+        """Write the checkpoint of a recorded step if the cadence left it out; the weights are still those after it."""
+        if step > 0 and not ckpt.step_path(self.run_dir.checkpoints, step).exists():
+            self._save(step, self.run_dir.rows(rundir.TRAIN)[-1])
+
+    def _save(self, step: int, row: dict[str, Any], *, keep_wave: bool = False) -> float:
         """Write the checkpoint, then delete what it makes superfluous; returns seconds."""
         self._phase, started = "save", time.perf_counter()
         evaluations = self.run_dir.rows(rundir.EVAL)
@@ -321,18 +409,40 @@ class GrpoTrainer:
             "counters": asdict(self.counters),
             "baseline": evaluations[0] if evaluations else None,
             "policy_digest": self.policy.weights_digest(),
+            "guards": self.guards.state(),
             "row": row,
         }
         path = ckpt.save_checkpoint(self.run_dir.checkpoints, step, self.parameters, self.optimizer, state)
-        self._clean_up(step)
+        self._clean_up(step, keep_last=keep_wave)
         self.on_event(events.CheckpointSaved(step, path))
         return time.perf_counter() - started
 
-    def _clean_up(self, step: int) -> None:
+    def _clean_up(self, step: int, *, keep_last: bool = False) -> None:
         ckpt.prune(self.run_dir.checkpoints, self.keep)
         if not self.keep_rows:
-            for past in range(max(1, step - self.save_every + 1), step + 1):
+            for past in range(max(1, step - self.save_every + 1), step + (not keep_last)):
                 store.delete_wave(store.wave_dir(self.run_dir.path, past))
+
+    def _stop_in_wave(self, step: int, firings: list[Firing], finished: int, wall_s: float) -> StoppedRun:
+        """The end of a run whose wave is incomplete: its row says how many `finished` episodes the next launch finds."""
+        wave, nothing = Wave((), (), wall_s, 0, 0, None), Advantages((), (), ())
+        row = train_row(step, wave, [], nothing, no_update(), None, self._costs(wave, 0.0))
+        row |= {"episodes": finished, "tripwires": [firing.row() for firing in firings]}
+        self.run_dir.append(rundir.TRAIN, [row])
+        return self._stopped(step, firings, rundir.TRAIN)
+
+    def _stop_if(self, step: int, firings: list[Firing], file: str) -> None:
+        """Tell what fired, and end the run if a wire of it is armed."""
+        if guards.armed(firings):
+            raise self._stopped(step, firings, file)
+        if firings:
+            self.on_event(events.WiresFired(step, [firing.row() for firing in firings]))
+
+    def _stopped(self, step: int, firings: list[Firing], file: str) -> StoppedRun:
+        self._phase = "tripped"
+        self.run_dir.heartbeat(self._state(step), force=True)
+        self.on_event(events.WiresFired(step, [firing.row() for firing in firings]))
+        return guards.stopped(step, firings, str(self.run_dir.path / file))
 
     def _end(self, step: int, *, finished: bool) -> Outcome:
         reason = "all steps done" if finished else "run.max_wall_s is reached"
@@ -362,6 +472,12 @@ class GrpoTrainer:
     def _device_s(self) -> float:
         """Seconds that this run has held its device, attempts that were killed included."""
         return self.counters.device_s + time.monotonic() - self._clock
+
+    def _spent(self, episodes: Iterable[Episode] = ()) -> Spent:
+        """What all launches of the run have used, with finished `episodes` of a wave that is not counted yet."""
+        wall_h, counters = self._device_s() / 3600, self.counters
+        ticks = counters.env_ticks + self._eval_ticks + sum(episode.metrics["ticks"] for episode in episodes)
+        return Spent(wall_h if str(self.policy.device).startswith("cuda") else None, wall_h, ticks)
 
     def _count(self, wave: Wave, update: UpdateResult) -> Counters:
         device_s, self._clock = self._device_s(), time.monotonic()
