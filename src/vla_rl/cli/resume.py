@@ -24,6 +24,12 @@ from vla_rl.rollout.files import write_atomic
 # What may differ when a job goes on: how long and how parallel it works, never what it computes.
 FREE = ("run.max_wall_s",)
 FREE_WITH_POOL = (*FREE, "pool.workers", "pool.timeout_s")
+# A budget may be raised, and a micro-batch that did not fit may be made smaller: the same gradient up to rounding.
+FREE_OF_TRAINING = (
+    *FREE_WITH_POOL,
+    *(f"budget.{limit}" for limit in ("gpu_h", "wall_h", "env_ticks")),
+    *(f"optim.microbatch_{unit}" for unit in ("rows", "tokens")),
+)
 
 
 def compose_or_resume(primary: str, overrides: Sequence[str], free: Sequence[str]) -> ConfigReader:

@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from vla_rl.cli.heldout import check_plain, evaluation
 from vla_rl.cli.options import Options, parse, print_json
-from vla_rl.cli.resume import FREE_WITH_POOL, compose_or_resume
+from vla_rl.cli.resume import FREE_OF_TRAINING, compose_or_resume
 from vla_rl.cli.startup import check_unused, new_run_dir, prepare_torch
 from vla_rl.config.reader import ConfigReader
-from vla_rl.config.schema import CheckpointConfig, EvalConfig, GeometryConfig, LossConfig, OptimConfig, RunConfig
+from vla_rl.config.schema import (
+    BudgetConfig,
+    CheckpointConfig,
+    EvalConfig,
+    GatesConfig,
+    GeometryConfig,
+    LossConfig,
+    OptimConfig,
+    RunConfig,
+    TripwiresConfig,
+)
 from vla_rl.errors import EXIT_OK, VlaRlError
 from vla_rl.prereg.identity import identity
 from vla_rl.report.progress import ProgressView
@@ -36,7 +46,7 @@ PLACE = ("run.resume", "run.dir")
 def run(argv: Sequence[str]) -> int:
     """Start or continue a run; the table at the end, or one JSON object with --json."""
     options = parse("train", argv, "Token-level GRPO on real episodes.", EXAMPLES)
-    reader = compose_or_resume("config", options.overrides, FREE_WITH_POOL)
+    reader = compose_or_resume("config", options.overrides, FREE_OF_TRAINING)
     with ProgressView() as view:
         outcome, directory = _train(reader, options, TrainingView(view))
         summary = closing(directory, finished=outcome.finished)
@@ -55,6 +65,8 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
     require_rendering()
     device = prepare_torch(settings.device, settings.threads, settings.seed)
     from vla_rl.evals.scene import scene_facts
+    from vla_rl.rl.gates import Gates
+    from vla_rl.rl.guards import Guards
     from vla_rl.rl.summary import Evaluation, episode_row
     from vla_rl.rl.trainer import GrpoTrainer
 
@@ -89,6 +101,8 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
                 max_replans=scene["max_replans"],
                 run_dir=run_dir,
                 evaluate=evaluate_held_out,
+                guards=Guards(reader.section("tripwires", TripwiresConfig), reader.section("budget", BudgetConfig)),
+                gates=Gates(reader.section("gates", GatesConfig)),
                 max_wall_s=options.left_s(settings.max_wall_s),
                 on_event=view.on_event,
             )
@@ -137,9 +151,9 @@ def _open(reader: ConfigReader, settings: RunConfig) -> RunDir:
     manifest = {
         **identity(),
         "overrides": list(reader.overrides),
-        "config_digest": reader.digest(*PLACE, *FREE_WITH_POOL),
+        "config_digest": reader.digest(*PLACE, *FREE_OF_TRAINING),
     }
     name, resume, directory = settings.name, settings.resume, settings.dir
     if resume:
-        return RunDir.resume(Path(resume), config=reader.tree, manifest=manifest, free=(*PLACE, *FREE_WITH_POOL))
+        return RunDir.resume(Path(resume), config=reader.tree, manifest=manifest, free=(*PLACE, *FREE_OF_TRAINING))
     return RunDir.create(Path(directory or new_run_dir(name)), config=reader.tree, manifest=manifest)

@@ -39,6 +39,13 @@ def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any], read: 
     return table
 
 
+def firing(wire: Mapping[str, Any]) -> str:
+    """A tripwire that fired, as a row holds it, in one phrase."""
+    ends = "stops the run" if wire["mode"] == "armed" else "recorded"
+    value, line = number(wire["value"], ".4g"), number(wire["threshold"], ".4g")
+    return f"tripwire {wire['wire']} ({value}, line {line}, streak {wire['streak']}; {ends})"
+
+
 def steps(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One line a GRPO step."""
     table = Table(title="GRPO steps", title_justify="left")

@@ -53,6 +53,10 @@ class TrainingView:
                 self.mirror.log("eval", event.row)
                 row = event.row
                 say(f"held-out after {event.step} updates: {row['successes']}/{row['trials']} successes")
+            case events.GateJudged():
+                say(f"gate {event.result['gate']}: {'passed' if event.result['passed'] else 'not passed'}")
+            case events.WiresFired():
+                say(f"step {event.step}: {', '.join(map(tables.firing, event.firings))}")
             case EpisodeRestarted() | WorkerReplaced():
                 say(mishap(event))
             case events.RunEnded(finished=False):

@@ -167,4 +167,6 @@ def judge_parity(facts: ParityFacts, *, successes: int, interacted: float) -> Ga
 
 
 def _told(values: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {round(value, 4) if isinstance(value, float) else value}" for name, value in values.items())
+    return ", ".join(
+        f"{name} {round(value, 4) if isinstance(value, float) else value}" for name, value in values.items()
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any
 
 from vla_rl.config.schema import BudgetConfig, TripwiresConfig
 from vla_rl.errors import StoppedRun
@@ -32,10 +32,24 @@ from vla_rl.rl.wires import (
 from vla_rl.rollout.events import EpisodeDone, Event, PredictRound
 from vla_rl.rollout.wave import Wave
 
+WORDS = {
+    "strikes": "a reset touched the boat",
+    "non_finite": "the loss is not finite",
+    "collapse": "the groups have no spread",
+    "knockaway": "too many episodes knock the boat away",
+    "setback": "too many episodes set the boat back",
+    "divergence": "the reward rises while success falls",
+    "kl_stop": "the policy is too far from step 0",
+    "entropy": "the entropy is beyond its bounds",
+    "clip": "too many tokens are outside the clip band",
+    "heldout": "held-out reward fell below the line with its whole interval",
+    "pace": "the episodes are too slow",
+    "budget.gpu_h": "the budget of GPU-hours is spent",
+    "budget.wall_h": "the budget of hours is spent",
+    "budget.env_ticks": "the budget of environment ticks is spent",
+}
 # Wires about what a run costs, not about what it computes: another launch may go on after them.
 RESUMABLE = frozenset({"pace", "budget.gpu_h", "budget.wall_h", "budget.env_ticks"})
-
-Section = TypeVar("Section", TripwiresConfig, BudgetConfig)
 
 
 @dataclass(frozen=True)
@@ -115,9 +129,7 @@ class Guards:
         if armed(firings):
             raise Tripped(firings)
 
-    def before_update(
-        self, wave: Wave, terms: Sequence[Terms], advantages: Advantages, spent: Spent
-    ) -> list[Firing]:
+    def before_update(self, wave: Wave, terms: Sequence[Terms], advantages: Advantages, spent: Spent) -> list[Firing]:
         """Judge a complete wave. When an armed wire fires, the memory stays as it was before this wave."""
         state, firings = judge_wave(self._wires, self._state, wave_facts(wave, terms, advantages))
         firings = [*self._paced, *firings, *self.over_budget(spent)]
@@ -188,8 +200,8 @@ def armed(firings: Iterable[Firing]) -> bool:
 def describe(firings: Iterable[Firing]) -> str:
     """Those that stop the run, in words."""
     return "; ".join(
-        f"{f.wire} fired"
-        + (f" at {_number(f.value)}, line {_number(f.threshold)}" if f.threshold is not None else "")
+        WORDS[f.wire]
+        + (f" ({_number(f.value)}, the line is {_number(f.threshold)})" if f.threshold is not None else "")
         + (f", {f.streak} times in a row" if f.streak > 1 else "")
         for f in firings
         if f.armed
@@ -201,7 +213,7 @@ def stopped(step: int, firings: Iterable[Firing], where: str) -> StoppedRun:
     fired = [firing for firing in firings if firing.armed]
     final = any(firing.wire not in RESUMABLE for firing in fired)
     return StoppedRun(
-        f"step {step}: {describe(fired)}",
+        f"stopped in step {step}: {describe(fired)}",
         where=where,
         remedy="the run is over; its wave and its last good checkpoint are kept. To go on from there, `vla-rl export` "
         "it and start a new run with policy.checkpoint"
@@ -228,7 +240,7 @@ def refuse_tripped(rows: Iterable[Mapping[str, Any]], where: str) -> None:
             raise stopped(row["step"], fired, where)
 
 
-def _copied(section: Section) -> Section:
+def _copied[Section: (TripwiresConfig, BudgetConfig)](section: Section) -> Section:
     kind = TripwiresConfig if isinstance(section, TripwiresConfig) else BudgetConfig
     return kind(**{field.name: getattr(section, field.name) for field in fields(kind)})  # type: ignore[return-value]
 

@@ -424,7 +424,7 @@ class GrpoTrainer:
                 store.delete_wave(store.wave_dir(self.run_dir.path, past))
 
     def _stop_in_wave(self, step: int, firings: list[Firing], finished: int, wall_s: float) -> StoppedRun:
-        """The end of a run whose wave is incomplete: its row says how many `finished` episodes the next launch finds."""
+        """The end of a run inside a wave; its row says how many episodes are `finished`: the next launch finds them."""
         wave, nothing = Wave((), (), wall_s, 0, 0, None), Advantages((), (), ())
         row = train_row(step, wave, [], nothing, no_update(), None, self._costs(wave, 0.0))
         row |= {"episodes": finished, "tripwires": [firing.row() for firing in firings]}

@@ -133,9 +133,8 @@ def grpo_update(
 ) -> UpdateResult:
     """`epochs` times: accumulate the gradient of the whole wave, clip it and step once.
 
-    A gradient that is not finite skips the step; so does a loss that is not finite, at its first micro-batch. A pass that
-    runs out of the accelerator's memory is repeated once with the micro-batch halved, for the rest of the update. Old
-    log-probabilities of later passes stay those of the weights that sampled, so that is no new off-policy term.
+    A gradient that is not finite skips the step; so does a loss that is not finite, at its first micro-batch. A pass
+    that runs out of the accelerator's memory is repeated with the micro-batch halved, which lasts for this update.
 
     Args:
         anchor: needed if the objective has a KL term.

@@ -55,7 +55,10 @@ class BudgetConfig:
 @dataclass
 class GatesConfig:
     mixed_frac: float | None = key(
-        None, "least share of groups with a success and a failure in the first wave; null: no bar", at_least=0, at_most=1
+        None,
+        "least share of groups with a success and a failure in the first wave; null: no bar",
+        at_least=0,
+        at_most=1,
     )
     interaction_episodes: int = key(
         0, "greedy episodes before the first wave, of which one must move the boat; 0: none are played", at_least=0
