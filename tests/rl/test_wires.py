@@ -145,7 +145,7 @@ def test_held_out_reward_fires_only_if_its_whole_interval_is_below_the_line():
 
 
 def test_pace_is_projected_from_predicts_so_that_long_episodes_side_by_side_do_not_look_slow():
-    """32 slots, 10 s a round: after 3 rounds 8 episodes of 3 predicts have ended; 96 predicts in 30 s are 192 a minute."""
+    """32 slots, 10 s a round: after 3 rounds 8 episodes of 3 predicts have ended, and 96 predicts were answered."""
     assert projected_pace(predicts=96, wall_s=30.0, episodes=8, replans=24) == pytest.approx(64.0)
 
 
