@@ -1,8 +1,9 @@
-"""Guards in a real run: what stops it, what is on disk then, and what a kill or a second launch cannot make it forget."""
+"""Guards in a real run: what stops it, what is on disk then, and what no kill and no second launch makes it forget."""
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -281,8 +282,6 @@ def test_a_device_is_idle_if_others_hold_little_and_nobody_computes_there():
     for change in ({"foreign_gib": 1.1}, {"free_gib": 59.0}, {"foreign_processes": (77,)}):
         assert not judge_idle(replace(facts, **change), **bounds).passed
     assert foreign_processes(None) is None and foreign_processes([1, 2]) is None  # of another process namespace
-    import os
-
     assert foreign_processes([os.getpid(), 77]) == (77,)
     assert gates.device_facts("cpu") is None
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tiny_policy import tiny_policy, tiny_sampler
@@ -203,12 +204,53 @@ def test_killed_in_the_middle_of_any_durable_write_it_ends_the_same(reference, t
     ],
 )
 def test_kill_minus_9_then_resume_ends_in_the_same_weights(reference, tmp_path, event, count, every):
-    here = Path(__file__).parent
-    command = [sys.executable, str(here / "toy_run.py"), str(tmp_path / "run"), event, str(count), str(every)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([SRC, str(here), str(here.parent / "rollout")])}
-    assert subprocess.run(command, env=environment).returncode == -9
+    assert killed_life(tmp_path / "run", event, count, 0, every=every, steps=STEPS) == -9
     finish(toy_trainer(tmp_path / "run", every=every))
     assert evidence(tmp_path / "run") == evidence(reference[0])
+
+
+MOMENTS = {  # what happens, and how often in the life of a run that nothing disturbs
+    "EpisodeDone": 36, "PredictRound": 60, "UpdateProgress": 20, "CheckpointSaved": 5, "EvalStarted": 2, "EvalDone": 2,
+    "StepDone": 5, "replace": 80, "fsync": 200,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_kill_minus_9_at_twenty_random_moments_whatever_the_workers(tmp_path):
+    """Every life of a run has another number of workers (0: none but the trainer) and dies at a moment drawn from all
+    of it; a run that got to its end is compared with the undisturbed one, and another one is begun until 20 kills are
+    done."""
+    whole = tmp_path / "whole"
+    with ProcessPool(workers=1, groups=2, timeout_s=60.0, env_spec=spec(max_chunks=3), plugins=("toy_world",)) as pool:
+        finish(toy_trainer(whole, pool=pool, steps=5))
+    expected, random, kills, runs = comparable(whole), np.random.default_rng(6), 0, 0
+    while kills < 20:
+        path, runs = tmp_path / f"run{runs}", runs + 1
+        while True:
+            moment = str(random.choice(list(MOMENTS)))
+            count, workers = int(random.integers(1, MOMENTS[moment] + 1)), int(random.integers(0, 4))
+            done = killed_life(path, moment, count, workers)
+            if done == 0:
+                break
+            assert done == -9, (moment, count, workers)
+            kills += 1
+        assert comparable(path) == expected, f"after {kills} kills"
+    assert runs > 1
+
+
+def killed_life(path, moment, count, workers, *, every=1, steps=5):
+    here = Path(__file__).parent
+    command = [sys.executable, str(here / "toy_run.py"), *map(str, (path, moment, count, every, workers, steps))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([SRC, str(here), str(here.parent / "rollout")])}
+    return subprocess.run(command, env=environment).returncode
+
+
+def comparable(path):
+    """`evidence` without the size of predict batches, which may depend on the workers."""
+    files, *rest = evidence(path)
+    for row in files["train.jsonl"]:
+        del row["predict_rounds"], row["mean_predict_batch"]
+    return files, *rest
 
 
 def test_a_killed_wave_runs_only_the_episodes_that_were_in_flight(tmp_path):

@@ -1,6 +1,7 @@
 """A whole GRPO run in the toy world, in seconds; also a program, so that tests can kill it with SIGKILL.
 
-`python toy_run.py DIRECTORY EVENT COUNT` runs (or resumes) and kills itself at the COUNT-th event of that name.
+`python toy_run.py DIRECTORY MOMENT COUNT EVERY [WORKERS STEPS]` runs (or resumes) and kills itself at the COUNT-th event
+of that name, or at the COUNT-th call of `os.replace` or `os.fsync`, before it is done.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from vla_rl.rl.rundir import CONFIG, RunDir
 from vla_rl.rl.summary import Evaluation, episode_row
 from vla_rl.rl.surfaces import TextStack
 from vla_rl.rl.trainer import GrpoTrainer
-from vla_rl.rollout.pool import SerialPool
+from vla_rl.rollout.pool import ProcessPool, SerialPool
 from vla_rl.rollout.records import EpisodeSpec
 from vla_rl.rollout.wave import run_wave
 
@@ -78,12 +79,25 @@ def toy_trainer(
 
 
 if __name__ == "__main__":
-    name, left = sys.argv[2], int(sys.argv[3])
+    moment, left = sys.argv[2], int(sys.argv[3])
+    every, workers, steps = (int(number) for number in [*sys.argv[4:], 0, STEPS][:3])
 
-    def die(event):
+    def count(happened):
         global left
-        left -= type(event).__name__ == name
+        left -= happened == moment
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    toy_trainer(Path(sys.argv[1]), on_event=die, every=int(sys.argv[4])).run()
+    def counted(name, real):
+        def call(*arguments, **keywords):
+            count(name)
+            return real(*arguments, **keywords)
+
+        return call
+
+    os.replace, os.fsync = counted("replace", os.replace), counted("fsync", os.fsync)
+    world = {"env_spec": spec(max_chunks=3), "plugins": ("toy_world",)}
+    with ProcessPool(workers=workers, groups=2, timeout_s=60.0, **world) if workers else SerialPool(**world) as pool:
+        toy_trainer(
+            Path(sys.argv[1]), pool=pool, on_event=lambda event: count(type(event).__name__), every=every, steps=steps
+        ).run()
