@@ -1,7 +1,8 @@
 """A whole GRPO run in the toy world, in seconds; also a program, so that tests can kill it with SIGKILL.
 
-`python toy_run.py DIRECTORY MOMENT COUNT EVERY [WORKERS STEPS]` runs (or resumes) and kills itself at the COUNT-th event
-of that name, or at the COUNT-th call of `os.replace` or `os.fsync`, before it is done.
+For each line `DIRECTORY MOMENT COUNT EVERY WORKERS STEPS` that it reads, a process of its own runs (or resumes) with so
+many workers (0: none but itself) and kills itself at the COUNT-th event of that name, or call of `os.replace` or
+`os.fsync`, before it is done. What it ended with is printed.
 """
 
 from __future__ import annotations
@@ -78,26 +79,36 @@ def toy_trainer(
     )
 
 
-if __name__ == "__main__":
-    moment, left = sys.argv[2], int(sys.argv[3])
-    every, workers, steps = (int(number) for number in [*sys.argv[4:], 0, STEPS][:3])
+def live(path: str, moment: str, count: str, every: str, workers: str, steps: str) -> None:
+    """One life of a run: to its end, or to the moment."""
+    left = int(count)
 
-    def count(happened):
-        global left
-        left -= happened == moment
+    def happens(what):
+        nonlocal left
+        left -= what == moment
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def counted(name, real):
         def call(*arguments, **keywords):
-            count(name)
+            happens(name)
             return real(*arguments, **keywords)
 
         return call
 
+    def on_event(event):
+        happens(type(event).__name__)
+
     os.replace, os.fsync = counted("replace", os.replace), counted("fsync", os.fsync)
     world = {"env_spec": spec(max_chunks=3), "plugins": ("toy_world",)}
-    with ProcessPool(workers=workers, groups=2, timeout_s=60.0, **world) if workers else SerialPool(**world) as pool:
-        toy_trainer(
-            Path(sys.argv[1]), pool=pool, on_event=lambda event: count(type(event).__name__), every=every, steps=steps
-        ).run()
+    processes = {"workers": int(workers), "groups": 2, "timeout_s": 60.0}
+    with ProcessPool(**processes, **world) if int(workers) else SerialPool(**world) as pool:
+        toy_trainer(Path(path), pool=pool, on_event=on_event, every=int(every), steps=int(steps)).run()
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        if (child := os.fork()) == 0:  # nothing is imported anew, which is most of what a short life would cost
+            live(*line.split())
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
