@@ -121,6 +121,34 @@ def test_a_resumed_run_keeps_its_own_configuration(finished):
     assert done.returncode == 2 and "optim.lr" in done.stderr
 
 
+SMALLEST = (
+    "experiment=quickstart geometry.seeds=1 geometry.draws=2 run.steps=1 eval.seeds=300 eval.slots=2 "
+    "sampler.batch_rows=2 sim.max_ticks=30 pool.workers=1 run.device=cpu"
+).split()
+
+
+def test_a_spent_budget_ends_the_command_with_3_and_a_larger_one_lets_it_go_on(tmp_path):
+    directory = tmp_path / "run"
+    done = vla_rl("train", *SMALLEST, "budget.env_ticks=1", f"run.dir={directory}")
+    assert done.returncode == 3 and "Traceback" not in done.stderr, done.stderr
+    assert "budget of environment ticks is spent" in done.stderr and "run.resume" in done.stderr
+    assert "tripwire budget.env_ticks (30, line 1, streak 1; stops the run)" in done.stderr
+    done = vla_rl("train", f"run.resume={directory}", "budget.env_ticks=null", "optim.microbatch_rows=2")
+    assert done.returncode == 0, done.stderr
+    assert [row["tripwires"] for row in rows(directory, "train.jsonl")] == [[]]
+
+
+@pytest.mark.slow
+def test_a_fired_wire_or_a_gate_ends_the_command_with_3_every_time(tmp_path):
+    collapse = ["tripwires=r0", "tripwires.collapse_waves=1", "tripwires.collapse_std_cm=1000"]
+    done = vla_rl("train", *SMALLEST, *collapse, f"run.dir={tmp_path / 'run'}")
+    assert done.returncode == 3 and "the groups have no spread" in done.stderr, done.stderr
+    done = vla_rl("train", f"run.resume={tmp_path / 'run'}")
+    assert done.returncode == 3 and "the run is over" in done.stderr, done.stderr
+    gate = vla_rl("train", *SMALLEST, "gates.mixed_frac=1", f"run.dir={tmp_path / 'gate'}")
+    assert gate.returncode == 3 and "the gate mixed_groups is not passed" in gate.stderr, gate.stderr
+
+
 @pytest.mark.slow
 def test_the_same_command_twice_gives_the_same_numbers_whatever_the_workers(finished, tmp_path):
     directory, _ = finished

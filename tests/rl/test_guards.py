@@ -286,6 +286,14 @@ def test_a_device_is_idle_if_others_hold_little_and_nobody_computes_there():
     assert gates.device_facts("cpu") is None
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_state_of_a_gpu_adds_up():
+    held = torch.zeros(2**28, device="cuda")  # 1 GiB
+    facts = gates.device_facts("cuda")
+    assert facts is not None and 0 < facts.free_gib < facts.total_gib - 1
+    assert facts.foreign_gib == pytest.approx(facts.total_gib - facts.free_gib - held.nbytes / 2**30, abs=0.01)
+
+
 # -------------------------------------------------------------------------------------------------------- out of memory
 def fail_scoring(monkeypatch, fails):
     """Let the forward pass of an update run out of memory whenever `fails(rows of the batch)`."""

@@ -7,6 +7,7 @@ many workers (0: none but itself) and kills itself at the COUNT-th event of that
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -107,6 +108,7 @@ def live(path: str, moment: str, count: str, every: str, workers: str, steps: st
 
 
 if __name__ == "__main__":
+    importlib.import_module("torch._dynamo")  # as the pools do
     for line in sys.stdin:
         if (child := os.fork()) == 0:  # nothing is imported anew, which is most of what a short life would cost
             live(*line.split())
