@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from vla_rl.config.compose import compose
 from vla_rl.config.schema import BudgetConfig, TripwiresConfig
 from vla_rl.errors import ConfigError, StoppedRun
 from vla_rl.rl.guards import WORDS, Guards, Spent, Tripped, armed, refuse_tripped, stopped
@@ -55,6 +56,16 @@ def test_with_every_wire_off_nothing_fires_and_nothing_is_remembered():
 def test_by_default_only_a_loss_that_is_not_finite_stops_a_run():
     modes = {name: value for name, value in asdict(TripwiresConfig()).items() if name in WORDS}
     assert [name for name, mode in modes.items() if mode != "off"] == ["non_finite"]
+
+
+def test_the_documented_options_hold_the_constants_of_their_runs():
+    r0, r1, r2 = (compose("config", [f"tripwires={name}"]).tree["tripwires"] for name in ("r0", "r1", "r2"))
+    assert (r0["collapse"], r0["collapse_std_cm"], r0["collapse_waves"]) == ("armed", 0.05, 3)
+    assert (r0["knockaway"], r0["knockaway_factor"], r0["knockaway_waves"]) == ("armed", 2.0, 3)
+    assert r0["knockaway_baseline"] == r1["knockaway_baseline"] == 10 / 120 and r2["knockaway_baseline"] is None
+    assert (r0["heldout_line_cm"], r1["kl_stop_nats"]) == (-1.0, 0.06)
+    assert [r["kl_stop"] for r in (r0, r1, r2)] == ["record", "armed", "armed"]
+    assert all(r["strikes"] == r["non_finite"] == r["heldout"] == "armed" for r in (r0, r1, r2))
 
 
 def test_one_strike_fires_at_once():
