@@ -22,6 +22,7 @@ from vla_rl.rl.device import DeviceFacts, foreign_processes
 from vla_rl.rl.gates import Gates, ParityFacts, judge_idle, judge_parity
 from vla_rl.rl.guards import Guards
 from vla_rl.rl.summary import Evaluation
+from vla_rl.rollout.events import PredictRound
 from vla_rl.rollout.pool import SerialPool
 
 FIRST = 200000  # two seeds a step: step k trains on FIRST + 2 (k - 1) and the next
@@ -116,7 +117,8 @@ def test_killed_between_the_checkpoint_and_the_row_of_a_fired_wire_it_stays_stop
     with pytest.raises(Killed):
         finish(trainer_of(tmp_path / "run", wires=wires, on_event=die))
     assert not (tmp_path / "run" / "train.jsonl").exists()
-    assert "too far from step 0" in stop(tmp_path / "run", wires=wires)
+    assert "step 1: the policy is too far from step 0" in stop(tmp_path / "run", wires=wires)
+    assert not (tmp_path / "run" / "train.jsonl").exists()
 
 
 def test_a_recording_wire_writes_and_stops_nothing(plain, tmp_path):
@@ -207,8 +209,9 @@ def test_a_budget_of_ticks_stops_inside_a_wave_and_a_larger_one_ends_in_the_undi
     assert 0 < last["episodes"] == len(wave(path, 2)) < 6
     assert [row["step"] for row in read(path, "eval.jsonl")] == [0]
     stored = wave(path, 2)
-    stop(path, budget=budget)  # the same limit: not an episode more
-    assert wave(path, 2) == stored
+    seen = []
+    stop(path, budget=budget, on_event=seen.append)  # the same limit: nothing more is played
+    assert wave(path, 2) == stored and not any(isinstance(event, PredictRound) for event in seen)
     assert finish(trainer_of(path)).finished
     assert evidence(path) == evidence(plain[0])
 
