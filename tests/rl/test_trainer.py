@@ -210,8 +210,8 @@ def test_kill_minus_9_then_resume_ends_in_the_same_weights(reference, lives, tmp
 
 
 MOMENTS = {  # what happens, and how often in the life of a run that nothing disturbs
-    "EpisodeDone": 36, "PredictRound": 60, "UpdateProgress": 20, "CheckpointSaved": 5, "EvalStarted": 2, "EvalDone": 2,
-    "StepDone": 5, "replace": 80, "fsync": 200,
+    "EpisodeDone": 24, "PredictRound": 36, "UpdateProgress": 12, "CheckpointSaved": 3, "EvalStarted": 2, "EvalDone": 2,
+    "StepDone": 3, "replace": 50, "fsync": 120,
 }  # fmt: skip
 
 
@@ -220,14 +220,14 @@ def test_kill_minus_9_at_twenty_random_moments_whatever_the_workers(lives, tmp_p
     """Every life of a run has another number of workers and dies at a moment drawn from all of it; a run that got to
     its end is compared with the undisturbed one, and another one is begun until 20 kills are done."""
     whole = tmp_path / "whole"
-    assert lives(whole, "never", 1, 1, 1, 5) == 0
+    assert lives(whole, "never", 1, 1, 1, STEPS) == 0
     expected, random, kills, runs = comparable(whole), np.random.default_rng(6), 0, 0
     while kills < 20:
         path, runs = tmp_path / f"run{runs}", runs + 1
         while True:
             moment = str(random.choice(list(MOMENTS)))
             count, workers = random.integers(1, MOMENTS[moment] + 1), random.choice([0, 0, 1, 2])
-            code = lives(path, moment, count, 1, workers, 5)
+            code = lives(path, moment, count, 1, workers, STEPS)
             assert code in (0, -9), (moment, count, workers)
             if code == 0:
                 break
