@@ -19,6 +19,7 @@ COMMANDS = {
     "eval": ("vla_rl.cli.evaluate", "evaluate a policy (or the scripted expert) on a seed band"),
     "compare": ("vla_rl.cli.compare", "two evaluations of the same seeds, head to head"),
     "probe": ("vla_rl.cli.probe", "choose a sampling temperature for training, or find that there is none"),
+    "replay": ("vla_rl.cli.replay", "hold stored rows against their policy, or price them again"),
     "demos": ("vla_rl.cli.demos", "record demonstrations of the scripted expert"),
     "sft": ("vla_rl.cli.sft", "fit a policy to demonstrations"),
     "export": ("vla_rl.cli.export", "write a run's policy as a complete checkpoint with a receipt"),
