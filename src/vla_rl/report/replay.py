@@ -62,7 +62,7 @@ def advantages(report: Mapping[str, Any]) -> Group:
     ):
         table.add_row(label, *map(cell, sides))
     terms = Table(title="Where the advantage comes from", title_justify="left")
-    for heading in ("term", *(f"{side}: {what}" for side in headings[1:] for what in ("mass", "share", "mean cm"))):
+    for heading in ("term", *(f"{side}\n{what}" for side in headings[1:] for what in ("mass", "share", "mean cm"))):
         terms.add_column(heading, justify="left" if heading == "term" else "right")
     for name in dict.fromkeys(name for side in sides for name in side["terms"]):
         terms.add_row(name, *(cell for side in sides for cell in _term(side["terms"].get(name))))

@@ -42,6 +42,7 @@ from vla_rl.config.schema.runs import (
     GeometryConfig,
     LossConfig,
     OptimConfig,
+    ParityConfig,
     ProbeConfig,
     RunConfig,
     SftJobConfig,
@@ -62,6 +63,8 @@ __all__ = [
     "LossConfig",
     "NoLoggerConfig",
     "OptimConfig",
+    "ParityConfig",
+    "ParityRoot",
     "PatchOnlyConfig",
     "PlayingRoot",
     "PolicyConfig",
@@ -135,6 +138,13 @@ class ProbeRoot(PlayingRoot):
 
 
 @dataclass
+class ParityRoot:
+    """`vla-rl parity`; what it plays is configured as for `vla-rl eval`"""
+
+    parity: ParityConfig = field(default_factory=ParityConfig)
+
+
+@dataclass
 class DemosRoot:
     """`vla-rl demos`"""
 
@@ -159,7 +169,8 @@ class SftRoot:
 
 
 ROOTS: dict[str, type] = {
-    "config": TrainRoot, "eval": EvalRoot, "probe": ProbeRoot, "demos": DemosRoot, "sft": SftRoot,
+    "config": TrainRoot, "eval": EvalRoot, "probe": ProbeRoot, "parity": ParityRoot, "demos": DemosRoot,
+    "sft": SftRoot,
 }  # fmt: skip
 
 # (group, schema name) -> dataclass; an option `conf/<group>/<option>.yaml` names its schema in its defaults list.
