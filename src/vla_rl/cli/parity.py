@@ -1,4 +1,4 @@
-"""`vla-rl parity`: two ways of serving a policy on the same seeds, judged by bounds. Reads two records or plays both."""
+"""`vla-rl parity`: two ways of serving a policy on the same seeds, judged by bounds. Reads two records or plays them."""
 
 from __future__ import annotations
 

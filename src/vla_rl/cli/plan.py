@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,50 +69,63 @@ def run(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
+@dataclass(frozen=True)
+class _Job:
+    """The sections of the configuration, read and checked."""
+
+    settings: RunConfig
+    held_out: EvalConfig
+    loss: LossConfig
+    optim: OptimConfig
+    keeping: CheckpointConfig
+    geometry: Geometry
+
+    @classmethod
+    def of(cls, reader: ConfigReader) -> _Job:
+        settings, held_out = reader.section("run", RunConfig), reader.section("eval", EvalConfig)
+        geometry = Geometry.of(reader.section("geometry", GeometryConfig))
+        check_settings(settings, geometry, held_out, parse_seeds(held_out.seeds))
+        loss, optim = reader.section("loss", LossConfig), reader.section("optim", OptimConfig)
+        return cls(settings, held_out, loss, optim, reader.section("checkpoint", CheckpointConfig), geometry)
+
+    @property
+    def episodes(self) -> int:
+        """Of a wave."""
+        return self.geometry.seeds * self.geometry.rule.draws
+
+
 def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: float | None) -> dict[str, Any]:
     """Everything but what comes from the command line alone."""
-    settings, held_out = reader.section("run", RunConfig), reader.section("eval", EvalConfig)
-    loss, optim = reader.section("loss", LossConfig), reader.section("optim", OptimConfig)
-    geometry, keeping = Geometry.of(reader.section("geometry", GeometryConfig)), reader.section(
-        "checkpoint", CheckpointConfig
-    )  # fmt: skip
-    seeds = parse_seeds(held_out.seeds)
-    check_settings(settings, geometry, held_out, seeds)
+    job = _Job.of(reader)
     require_rendering()
-    device = prepare_torch(settings.device, settings.threads, settings.seed)
+    device = prepare_torch(job.settings.device, job.settings.threads, job.settings.seed)
     from vla_rl.evals.scene import scene_facts
     from vla_rl.rl import forecast
     from vla_rl.rl.preflight import render_canary
     from vla_rl.rl.settings import UpdateSettings
     from vla_rl.rl.update import build_optimizer
 
-    constants = UpdateSettings.of(loss, optim)
+    constants, loss = UpdateSettings.of(job.loss, job.optim), job.loss
     policy = reader.component("policy", device=device)
-    sampler = reader.component("sampler", policy=policy, run_seed=settings.seed)
+    sampler = reader.component("sampler", policy=policy, run_seed=job.settings.seed)
     surface = reader.component("surface")
     parameters = surface.trainable(policy)
-    optimizer = build_optimizer(parameters, optim, surface)
-    episodes = geometry.seeds * geometry.rule.draws
+    optimizer = build_optimizer(parameters, job.optim, surface)
     with reader.component("pool", env_spec=reader.component_spec("sim"), plugins=reader.plugins) as pool:
         longest = scene_facts(policy, pool)["max_replans"]
         observation = render_canary(pool, PROBE_SEEDS[0])
         memory = forecast.memory_bytes(
-            policy, parameters, optimizer, constants, geometry.temperature, observation,
+            policy, parameters, optimizer, constants, job.geometry.temperature, observation,
             anchored=bool(loss.kl_rows or loss.kl_beta), undoable=loss.trust_region is not None,
         )  # fmt: skip
-        probe = _probe(policy, sampler, pool, geometry, constants, optimizer, held_out.slots, view) if probing else None
+        probe = _probe(policy, sampler, pool, job, constants, optimizer, view) if probing else None
         pids = [pid for pid in getattr(pool, "worker_pids", list)() if pid]
         workers = {"count": len(pids), "bytes": [_resident(pid) for pid in pids]}
         playing = forecast.Playing(max(1, len(pids)), pool.groups, None if device == "cuda" else os.cpu_count())
-    waves = settings.steps if keeping.keep_rows else keeping.every
     disk = forecast.disk_bytes(
-        policy, parameters, observation, rows=episodes * longest, waves=waves, checkpoints=keeping.keep + 1
-    )
-    times = (
-        _times(probe, playing, constants, reader, episodes=episodes, kl_rows=loss.kl_rows if parameters else 0)
-        if probe
-        else None
-    )
+        policy, parameters, observation, rows=job.episodes * longest,
+        waves=job.settings.steps if job.keeping.keep_rows else job.keeping.every, checkpoints=job.keeping.keep + 1,
+    )  # fmt: skip
     return {
         "device": device,
         "parameters": forecast.parameter_counts(policy, parameters),
@@ -119,13 +133,8 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
         "workers": workers,
         "disk_bytes": {**disk, "free": shutil.disk_usage(Path.cwd()).free},
         "probe": asdict(probe) if probe else None,
-        "times": times,
-        "redo": None
-        if times is None
-        else forecast.redo_seconds(
-            every=keeping.every, rollout_s=times["rollout_s"], update_s=times["update_s"], bitwise=device == "cpu"
-        ),
-        "groups": _groups(probe, rate, geometry),
+        "times": _times(probe, playing, job, constants, bitwise=device == "cpu") if probe else None,
+        "groups": _groups(probe, rate, job.geometry),
     }
 
 
@@ -133,15 +142,12 @@ def _probe(
     policy: Any,
     sampler: Any,
     pool: Any,
-    geometry: Geometry,
+    job: _Job,
     constants: UpdateSettings,
     optimizer: Any,
-    slots: int,
     view: ProgressView,
 ) -> Probe:
     """Play two episodes as the run would, and time a predict and an update on what they saw."""
-    import time
-
     from vla_rl.policy.prompt import Observation
     from vla_rl.policy.sampler import PredictRequest
     from vla_rl.rl.drift import log_probabilities
@@ -152,11 +158,11 @@ def _probe(
         if isinstance(event, PredictRound):
             view.advance("probe", event.done, event.total, "episodes")
 
-    specs, temperature = [EpisodeSpec(seed) for seed in PROBE_SEEDS], geometry.temperature
+    specs, temperature = [EpisodeSpec(seed) for seed in PROBE_SEEDS], job.geometry.temperature
     wave = run_wave(
         sampler=sampler, pool=pool, specs=specs, temperature=temperature, slots=len(specs), on_event=on_event
     )
-    batch = -(-min(slots, geometry.seeds * geometry.rule.draws) // pool.groups)
+    batch = -(-min(job.held_out.slots, job.episodes) // pool.groups)
     rows = [wave.rows[index % len(wave.rows)] for index in range(batch)]
     requests = [
         PredictRequest(Observation(row.frames, row.state_deg), row.spec.seed, draw, row.replan)
@@ -180,28 +186,21 @@ def _probe(
     )
 
 
-def _times(
-    probe: Probe,
-    playing: Playing,
-    constants: UpdateSettings,
-    reader: ConfigReader,
-    *,
-    episodes: int,
-    kl_rows: int,
-) -> dict[str, Any]:
-    """Seconds of a step, an evaluation and the run."""
-    from vla_rl.rl.forecast import step_seconds, wave_seconds
+def _times(probe: Probe, playing: Playing, job: _Job, constants: UpdateSettings, *, bitwise: bool) -> dict[str, Any]:
+    """Seconds of a step, an evaluation and the run, and of what a kill costs."""
+    from vla_rl.rl.forecast import redo_seconds, step_seconds, wave_seconds
 
-    step = step_seconds(probe, playing, episodes=episodes, settings=constants, kl_rows=kl_rows)
-    steps, held_out = reader.value("run.steps"), len(parse_seeds(reader.value("eval.seeds")))
-    evaluations = 1 + (steps > 0)  # before the first step and after the last
-    eval_s = wave_seconds(probe, playing, episodes=held_out)
+    step = step_seconds(probe, playing, episodes=job.episodes, settings=constants, kl_rows=job.loss.kl_rows)
+    steps, evaluations = job.settings.steps, 1 + (job.settings.steps > 0)  # before the first step and after the last
+    eval_s = wave_seconds(probe, playing, episodes=len(parse_seeds(job.held_out.seeds)))
+    lost = {"every": job.keeping.every, "rollout_s": step["rollout_s"], "update_s": step["update_s"]}
     return {
         **step,
         "eval_s": eval_s,
         "steps": steps,
         "evaluations": evaluations,
         "run_s": steps * step["step_s"] + evaluations * eval_s,
+        "redo": redo_seconds(**lost, bitwise=bitwise),
     }
 
 

@@ -119,8 +119,9 @@ def _wave(options: argparse.Namespace, reader: ConfigReader) -> dict[str, Any]:
         raise UsageError(
             "the run has no stored rows" + (f" of step {step}" if step else ""),
             where=str(options.run / "waves"),
-            remedy=f"stored are the steps {', '.join(map(str, waves))}" if waves else "train with "
-            "checkpoint.keep_rows=true",
+            remedy=f"stored are the steps {', '.join(map(str, waves))}"
+            if waves
+            else "train with checkpoint.keep_rows=true",
         )
     from vla_rl.cli.startup import prepare_torch
     from vla_rl.config.build import build

@@ -54,7 +54,9 @@ def compose_onto(
             kept = {name: tree[part][name] for name in names}
             new[part] = {**compose(primary, [override]).tree[part], **kept}
         elif key not in new[part]:
-            raise ConfigError(f"there is no key {path!r}", where="command line", remedy=f"known: {', '.join(new[part])}")
+            raise ConfigError(
+                f"there is no key {path!r}", where="command line", remedy=f"known: {', '.join(new[part])}"
+            )
         else:
             new[part][key] = _value(override)
     _check_types(primary, new)

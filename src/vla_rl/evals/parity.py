@@ -1,8 +1,9 @@
 """Serving parity: do two ways of running a policy do the same on the same seeds.
 
-In: two records of `vla-rl eval` (or one, and a callable that plays), and bounds. Out: one JSON-able verdict with a row a
-seed. The two ways differ in whatever is asked about: an export and its source, number formats, batch sizes, pools. They
-play the same task at the same temperature, or nothing is judged. Left out: playing (`heldout`), and why they differ.
+In: two records of `vla-rl eval` (or one, and a callable that plays), and bounds. Out: one JSON-able verdict with a row
+a seed. The two ways differ in whatever is asked about: an export and its source, number formats, batch sizes, pools.
+They play the same task at the same temperature, or nothing is judged. Left out: playing (`heldout`), and why they
+differ.
 
 The bounds are those of the documented runs, on 20 seeds: at most 2 successes and at most 0.30 of the share of episodes
 that interact with the boat. They are wide. A path that touches the boat in 14 of 20 episodes instead of 20 passes them,

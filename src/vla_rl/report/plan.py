@@ -54,9 +54,10 @@ def _sizes(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _times(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    times, redo, cost = record["times"], record["redo"], record["cost"]
+    times, cost = record["times"], record["cost"]
     if times is None:
         return []
+    redo = times["redo"]
     prices = "" if cost["run_price"] is None else f", price {cost['step_price']:.2f}, {cost['run_price']:.2f}"
     return [
         ("a step: episodes + update", f"{times['rollout_s']:.1f} s + {times['update_s']:.1f} s"),

@@ -247,4 +247,3 @@ def _check_digest(path: Path, launches: list[dict[str, Any]], manifest: Mapping[
 
 def _launch(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {"utc": datetime.now(UTC).isoformat(timespec="seconds"), "pid": os.getpid(), **manifest}
-

@@ -1,7 +1,7 @@
 """How many groups of draws will hold both outcomes.
 
-In: a success rate and a group size. Out: expected shares and probabilities. All draws are taken to succeed with the same
-rate. Seeds differ, and the share is concave in the rate, so the true share is at most the forecast (Jensen).
+In: a success rate and a group size. Out: expected shares and probabilities. All draws are taken to succeed with the
+same rate. Seeds differ, and the share is concave in the rate, so the true share is at most the forecast (Jensen).
 """
 
 from __future__ import annotations
