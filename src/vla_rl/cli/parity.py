@@ -1,4 +1,4 @@
-"""`vla-rl parity`: two ways of serving a policy on the same seeds, judged by bounds. Reads two records or plays them."""
+"""`vla-rl parity`: do two ways of serving a policy do the same on the same seeds; reads two records or plays both."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -72,13 +72,15 @@ def price(rows: Sequence[Mapping[str, Any]], reward: Reward, rule: GroupRule) ->
         seeds = [rows[index]["seed"] for index in at]
         wave = group_advantages(seeds, [totals[i] for i in at], [successes[i] for i in at], rule)
         waves[step] = wave
+        linear = group_advantages(seeds, [totals[i] for i in at], [successes[i] for i in at], replace(rule, clip=None))
         for index, value, taught in zip(at, wave.values, wave.kept, strict=True):
             values[index], kept[index] = value, taught
         for group in wave.groups:
-            members = [i for i, seed in zip(at, seeds, strict=True) if seed == group.id and kept[i]]
-            for name, parts in _contributions([terms[i] for i in members], [values[i] for i in members]).items():
-                for index, part in zip(members, parts, strict=True):
-                    contributions[name][index] = part
+            members = [n for n, seed in enumerate(seeds) if seed == group.id and wave.kept[n]]
+            own = _contributions([terms[at[n]] for n in members], [linear.values[n] for n in members], rule.clip)
+            for name, parts in own.items():
+                for n, part in zip(members, parts, strict=True):
+                    contributions[name][at[n]] = part
     return Priced(
         tuple(terms), tuple(totals), tuple(successes), tuple(values), tuple(kept),
         {name: tuple(parts) for name, parts in contributions.items()}, waves,
@@ -178,16 +180,22 @@ def _terms(row: Mapping[str, Any], reward: Reward) -> dict[str, float | None]:
 
 
 def _contributions(
-    terms: Sequence[Mapping[str, float | None]], advantages: Sequence[float]
+    terms: Sequence[Mapping[str, float | None]], unclipped: Sequence[float], clip: float | None
 ) -> dict[str, Sequence[float]]:
-    """What each term contributes to the advantages of one group's scorable episodes; columns sum to the advantages."""
+    """What each term contributes to the advantages of one group's scorable episodes; columns sum to the advantages.
+
+    Args:
+        unclipped: the advantages before clipping, proportional to the centred rewards.
+        clip: the bound that they are clipped to, if any.
+    """
     if not terms:
         return {}
     names = list(terms[0])
     parts_NT = np.array([[t[name] or 0.0 for name in names] for t in terms], dtype=np.float64)
     parts_NT = parts_NT - parts_NT.mean(axis=0)
-    whole_N = parts_NT.sum(axis=1)
-    scale_N = np.divide(np.array(advantages), whole_N, out=np.zeros(len(terms)), where=whole_N != 0)
-    # An episode at the group's mean has advantage 0, while its terms may well pull in opposite directions.
-    scale_N = np.where(whole_N != 0, scale_N, scale_N.max())
+    whole_N, values_N = parts_NT.sum(axis=1), np.array(unclipped)
+    furthest = int(np.abs(whole_N).argmax())  # an episode near the group's mean would give the divisor from its noise
+    scale_N = np.full(len(terms), values_N[furthest] / whole_N[furthest])
+    if clip is not None:
+        scale_N *= clip / np.maximum(np.abs(values_N), clip)
     return {name: (parts_NT[:, column] * scale_N).tolist() for column, name in enumerate(names)}
