@@ -8,8 +8,8 @@ Run with `python benchmarks/trainer.py` (or `--json`; `--skip-run` leaves the tr
    turn within every repeat, so that a ratio compares neighbours in time. If `trl` can be imported its `GRPOTrainer`
    takes a step on the same network, prompt lengths and action tokens: its own loss and backward pass, without
    generation. It gets no pictures, which saves it the vision tower, and no grammar mask; it scores the whole
-   vocabulary. So that both do the same there is also our update with the surface `text_stack` on stored picture
-   features, which no run has, as `text only`.
+   vocabulary. Beside it stands our update with the surface `text_stack` on stored picture features, as `text only`: no
+   run has them, but then both do the same work.
 3. A real run of two steps: which share of a step is neither episodes nor forward and backward passes nor evaluation.
    What a wave spends on storing its episodes counts as overhead, although the workers play on meanwhile.
 
@@ -146,6 +146,7 @@ def trl_step(policy: VlaPolicy, rows: Sequence[Row], microbatch: int) -> Callabl
             {
                 "prompt_ids": own, "prompt_mask": torch.ones_like(own), "completion_ids": ids,
                 "completion_mask": mask, "advantages": advantages,
+                "mm_token_type_ids": torch.zeros(len(part), own.shape[1] + longest, dtype=torch.long),
                 "num_items_in_batch": torch.tensor(sum(len(row.bins) for row in rows)),
             }
         )  # fmt: skip
