@@ -1,5 +1,6 @@
 """`vla-rl train` as a user meets it: the shipped base, real episodes, a kill, a second try."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vla_rl.cli.main import main
 from vla_rl.policy.logprob import score_rows
 from vla_rl.policy.policy import load_policy
 from vla_rl.policy.prompt import Observation
@@ -206,3 +208,84 @@ def test_the_wall_limit_stops_cleanly_and_says_how_to_go_on(tmp_path):
     assert done.returncode == 0 and time.monotonic() - started < 400
     assert f"run.resume={directory}" in done.stderr
     assert Path(directory / "config.yaml").is_file()
+
+
+def copied(finished, tmp_path):
+    return Path(shutil.copytree(finished[0], tmp_path / "run"))
+
+
+def test_a_finished_wave_replays_to_the_bits_that_were_stored(finished, capsys):
+    assert main(["replay", str(finished[0]), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["step"] == 2 and told["policy"]["source"] == "checkpoint step_0001" and told["sound"]
+    assert told["episodes"] == 4 and told["episodes_missing"] == []
+    assert told["logp"]["tokens"] == told["masks"]["tokens"] > 0 and told["logp"]["max"] <= 1e-5
+
+
+def test_a_changed_mask_and_other_weights_are_named_and_end_with_code_5(finished, tmp_path, capsys):
+    directory = copied(finished, tmp_path)
+    wave = store.wave_dir(directory, 1)
+    (first, rows_), (second, others) = store.read_wave(wave)[:2]
+    packed = rows_[0].legal_packed.copy()
+    packed[0, 0] ^= 1
+    store.write_episode(wave, 1, first, [dataclasses.replace(rows_[0], legal_packed=packed), *rows_[1:]])
+    store.write_episode(wave, 1, second, [dataclasses.replace(row, policy_digest="another") for row in others])
+    assert main(["replay", str(directory), "--step", "1", "--json"]) == 5
+    told = json.loads(capsys.readouterr().out)
+    (found,) = told["masks"]["mismatched"]
+    assert (found["episode"], found["replan"], found["token"], found["bin"]) == (first.spec.episode_id, 0, 0, 7)
+    assert told["refused"] == [second.spec.episode_id] and told["policy"]["source"] == "the base policy"
+    assert told["logp"]["rows"] == told["masks"]["rows"] - 1 - len(others)
+
+
+def test_without_the_checkpoint_before_a_wave_only_its_masks_are_judged(finished, tmp_path, capsys):
+    directory = copied(finished, tmp_path)
+    shutil.rmtree(directory / "checkpoints" / "step_0001")
+    assert main(["replay", str(directory), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["logp"] is None and told["policy"]["digest"] is None and told["masks"]["rows"] > 0
+
+
+def test_episodes_are_priced_again_from_the_records_or_from_a_wave_under_way(finished, tmp_path, capsys):
+    directory = copied(finished, tmp_path)
+    shutil.rmtree(directory / "checkpoints")
+    assert main(["replay", str(directory), "--advantages", "reward=v2", "geometry.advantage_clip=0.5", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["steps"] == [1, 2] and told["departures"] == [] and told["used"]["episodes"] == 8
+    assert set(told["repriced"]["terms"]) == {"earned", "shoved", "success", "tip", "strike"}
+    recorded = (directory / "episodes.jsonl").read_text().splitlines(keepends=True)
+    first = [line for line in recorded if json.loads(line)["step"] == 1]
+    (directory / "episodes.jsonl").write_text("".join(first))  # as while step 2 is under way
+    (directory / "waves" / "step_0002" / "seed200003_draw01.npz").unlink()
+    assert main(["replay", str(directory), "--advantages", "--step", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["steps"] == [2] and told["used"]["episodes"] == 2 and told["used"]["groups"] == 1
+    edited = first[-1].replace('"reward": ', '"reward": 1')
+    (directory / "episodes.jsonl").write_text("".join([*first[:-1], edited]))
+    assert main(["replay", str(directory), "--advantages"]) == 5
+    for wrong in (["geometry.draws=3"], ["--base", "x"]):
+        assert main(["replay", str(directory), "--advantages", *wrong]) == 2
+    assert main(["replay", str(directory), "reward=v2"]) == 2 and main(["replay", str(directory), "--step", "9"]) == 2
+
+
+def test_a_plan_without_a_probe_measures_and_lists_what_differs(capsys):
+    given = ["geometry.draws=4", "optim.microbatch_rows=2", "pool.workers=1", "run.device=cpu"]
+    assert main(["plan", "experiment=quickstart", *given, "--no-probe", "--success-rate", "0.5", "--json",
+                 "--against", "experiment=quickstart pool.workers=1"]) == 0  # fmt: skip
+    told = json.loads(capsys.readouterr().out)
+    assert told["against"]["differences"] == {
+        "geometry.draws": [4, 8], "optim.microbatch_rows": [2, 16], "run.device": ["cpu", "auto"]
+    }  # fmt: skip
+    assert told["times"] is None and told["cost"] is None and told["groups"]["mixed_share"] == 0.875
+    assert told["memory_bytes"]["activations"] > 0 and told["workers"]["bytes"][0] > 2**25
+    assert main(["plan", "--success-rate", "2"]) == 2 and main(["plan", "eval.seeds=200000-200001"]) == 2
+
+
+@pytest.mark.slow
+def test_a_probed_plan_has_times_and_a_price(capsys):
+    assert main(["plan", *TINY_RUN, "--price", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    times = told["times"]
+    assert told["probe"]["episodes"] == 2 and times["evaluations"] == 2
+    assert times["run_s"] == pytest.approx(2 * times["step_s"] + 2 * times["eval_s"])
+    assert told["cost"]["run_price"] == pytest.approx(2 * times["run_s"] / 3600)

@@ -30,7 +30,7 @@ def run(argv: Sequence[str]) -> int:
     options = parser.parse_args(list(argv))
     from vla_rl.evals.headtohead import head_to_head
 
-    comparison = head_to_head(_record(options.A), _record(options.B))
+    comparison = head_to_head(read_record(options.A), read_record(options.B))
     if options.json:
         print_json(comparison)
         return EXIT_OK
@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _record(path: Path) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
     """The record of an evaluation.
 
     Raises:

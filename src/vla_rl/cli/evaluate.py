@@ -17,7 +17,7 @@ from vla_rl.cli.evaluation_files import (
     record_of,
     write_record,
 )
-from vla_rl.cli.options import parse, print_json
+from vla_rl.cli.options import Options, parse, print_json
 from vla_rl.cli.resume import compose_or_resume, open_directory
 from vla_rl.cli.sealed import FREE_AT_RESUME, choose_directory, conditions, say_stopped, without_leftovers
 from vla_rl.cli.startup import prepare_torch
@@ -59,6 +59,19 @@ class Plan:
 def run(argv: Sequence[str]) -> int:
     """Evaluate, write the record, films and the contact sheet, and print tables or, with --json, the record."""
     options = parse("eval", argv, "Sealed evaluation on a band of seeds.", EXAMPLES, FLAGS)
+    with ProgressView() as view:
+        if (done := perform(options, view)) is None:
+            return EXIT_OK
+        directory, record, title = done
+        if options.json:
+            print_json(record)
+        else:
+            _show(view, directory, record, title)
+    return EXIT_OK
+
+
+def perform(options: Options, view: ProgressView) -> tuple[Path, dict[str, Any], str] | None:
+    """Evaluate and write all files; the directory, the record and what to call it, or None if time ran out."""
     reader = compose_or_resume("eval", options.overrides, FREE_AT_RESUME)
     job, settings = reader.section("run", EvalJobConfig), reader.section("eval", EvalConfig)
     deadline = Deadline(options.left_s(job.max_wall_s))
@@ -66,31 +79,26 @@ def run(argv: Sequence[str]) -> int:
     directory = choose_directory("eval", job, RECORD)
     require_rendering()
     before = count_kept(directory)
-    with ProgressView() as view:
 
-        def on_event(event: Event) -> None:
-            if isinstance(event, PredictRound):
-                view.advance("evaluation", event.done, event.total, "episodes")
+    def on_event(event: Event) -> None:
+        if isinstance(event, PredictRound):
+            view.advance("evaluation", event.done, event.total, "episodes")
 
-        try:
-            with without_leftovers(directory):
-                played = _play(reader, job, settings, plan, directory, deadline, on_event)
-        except OutOfTime:
-            say_stopped(view, "eval", directory, before=before, total=len(plan.seeds), as_json=options.json)
-            return EXIT_OK
-        name = reader.tree["policy"].get("checkpoint", "scripted expert")
-        record = record_of(played, {"name": name, "frames": settings.frames, "run_seed": job.seed})
-        write_record(directory, record)  # before anything that comes after can fail
-        title = f"{name}, {settings.frames} frames"
-        draw_sheet(directory, record, played, f"{title}, seeds {settings.seeds}")
-        film_and_trace(directory, record, played, plan.wanted, reader, view)
-        write_record(directory, record)
-        discard_kept(directory)
-        if options.json:
-            print_json(record)
-        else:
-            _show(view, directory, record, title)
-    return EXIT_OK
+    try:
+        with without_leftovers(directory):
+            played = _play(reader, job, settings, plan, directory, deadline, on_event)
+    except OutOfTime:
+        say_stopped(view, "eval", directory, before=before, total=len(plan.seeds), as_json=options.json)
+        return None
+    name = reader.tree["policy"].get("checkpoint", "scripted expert")
+    record = record_of(played, {"name": name, "frames": settings.frames, "run_seed": job.seed})
+    write_record(directory, record)  # before anything that comes after can fail
+    title = f"{name}, {settings.frames} frames"
+    draw_sheet(directory, record, played, f"{title}, seeds {settings.seeds}")
+    film_and_trace(directory, record, played, plan.wanted, reader, view)
+    write_record(directory, record)
+    discard_kept(directory)
+    return directory, record, title
 
 
 def _plan(job: EvalJobConfig, settings: EvalConfig, video: str | None) -> Plan:

@@ -16,9 +16,12 @@ from vla_rl.errors import EXIT_USAGE, VlaRlError
 
 COMMANDS = {
     "train": ("vla_rl.cli.train", "GRPO on real episodes, evaluated on held-out seeds before and after"),
+    "plan": ("vla_rl.cli.plan", "what a training run would need and cost, before it is started"),
     "eval": ("vla_rl.cli.evaluate", "evaluate a policy (or the scripted expert) on a seed band"),
     "compare": ("vla_rl.cli.compare", "two evaluations of the same seeds, head to head"),
+    "parity": ("vla_rl.cli.parity", "two ways of serving a policy on the same seeds, judged by bounds"),
     "probe": ("vla_rl.cli.probe", "choose a sampling temperature for training, or find that there is none"),
+    "replay": ("vla_rl.cli.replay", "hold stored rows against their policy, or price them again"),
     "demos": ("vla_rl.cli.demos", "record demonstrations of the scripted expert"),
     "sft": ("vla_rl.cli.sft", "fit a policy to demonstrations"),
     "export": ("vla_rl.cli.export", "write a run's policy as a complete checkpoint with a receipt"),

@@ -13,6 +13,8 @@ from typing import Any
 from vla_rl.config.compose import compose
 from vla_rl.config.keys import key_help
 
+PRIMARY = {"train": "config", "plan": "config"}  # commands whose primary configuration has another name
+
 
 @dataclass(frozen=True)
 class Options:
@@ -20,7 +22,7 @@ class Options:
 
     overrides: tuple[str, ...]
     json: bool
-    flags: Mapping[str, str | None] = field(default_factory=dict)
+    flags: Mapping[str, Any] = field(default_factory=dict)
     started_s: float = field(default_factory=time.monotonic)
 
     def left_s(self, limit_s: float | None) -> float | None:
@@ -33,12 +35,12 @@ def parse(
     argv: Sequence[str],
     description: str,
     examples: Sequence[str],
-    flags: Mapping[str, tuple[str, str]] | None = None,
+    flags: Mapping[str, tuple[str | None, str]] | None = None,
 ) -> Options:
     """Split an argument line into Hydra overrides and flags; prints help and exits for --help and --help-keys.
 
     Args:
-        flags: a command's own flags, each with a value: name -> (what to call the value, help).
+        flags: a command's own flags: name -> (what to call its value, help); a switch has no value to name.
     """
     parser = command_parser(command, description, examples)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings; --help-keys lists them all")
@@ -46,16 +48,18 @@ def parse(
         "--help-keys", action="store_true", help="list every key with its meaning and its value under these overrides"
     )
     for name, (metavar, text) in (flags or {}).items():
-        parser.add_argument(f"--{name}", metavar=metavar, help=text)
+        kind: dict[str, Any] = {"metavar": metavar} if metavar else {"action": "store_true"}
+        parser.add_argument(f"--{name}", help=text, **kind)
     parsed = parser.parse_intermixed_args(list(argv))
     if parsed.help_keys:
-        primary = "config" if command == "train" else command
+        primary = PRIMARY.get(command, command)
         rows = key_help(primary, compose(primary, parsed.overrides, allow_missing=True).tree)
         width = max(len(path) for path, _, _ in rows)
         for path, value, text in rows:
             print(f"{path:<{width}}  {text} [{value}]")
         sys.exit(0)
-    return Options(tuple(parsed.overrides), parsed.json, {name: getattr(parsed, name) for name in flags or {}})
+    given = vars(parsed)
+    return Options(tuple(parsed.overrides), parsed.json, {name: given[name.replace("-", "_")] for name in flags or {}})
 
 
 def command_parser(command: str, description: str, examples: Sequence[str]) -> argparse.ArgumentParser:

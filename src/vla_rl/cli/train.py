@@ -61,7 +61,7 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
     settings = reader.section("run", RunConfig)
     geometry, held_out = reader.section("geometry", GeometryConfig), reader.section("eval", EvalConfig)
     seeds = parse_seeds(held_out.seeds)
-    _check(settings, Geometry.of(geometry), held_out, seeds)
+    check_settings(settings, Geometry.of(geometry), held_out, seeds)
     require_rendering()
     device = prepare_torch(settings.device, settings.threads, settings.seed)
     from vla_rl.evals.scene import scene_facts
@@ -117,7 +117,7 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
         run_dir.close()
 
 
-def _check(settings: RunConfig, geometry: Geometry, held_out: EvalConfig, seeds: tuple[int, ...]) -> None:
+def check_settings(settings: RunConfig, geometry: Geometry, held_out: EvalConfig, seeds: tuple[int, ...]) -> None:
     """Everything that can be refused before a second is spent on loading."""
     check_use(seeds, "eval", where="eval.seeds")
     training = geometry.training_seeds(settings.steps)

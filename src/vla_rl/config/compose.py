@@ -31,7 +31,7 @@ def compose(primary: str, overrides: Sequence[str] = (), *, allow_missing: bool 
     """Compose `conf/<primary>.yaml` with Hydra overrides, resolve it and check it against its schema.
 
     Args:
-        primary: ``config`` (train), ``eval``, ``probe``, ``demos`` or ``sft``.
+        primary: ``config`` (train), ``eval``, ``probe``, ``parity``, ``demos`` or ``sft``.
         allow_missing: leave mandatory keys without a value as they are (to list them).
         overrides: Hydra override strings such as ``geometry.seeds=4`` or ``surface=patch_only``.
 

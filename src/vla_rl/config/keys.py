@@ -14,7 +14,7 @@ from typing import Any
 from vla_rl.config.schema import ROOTS, SCHEMAS
 from vla_rl.errors import ConfigError
 
-_COMPONENTS = {schema._target_: schema for schema in SCHEMAS.values()}
+COMPONENTS = {schema._target_: schema for schema in SCHEMAS.values()}
 
 
 def check_values(primary: str, tree: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ def _keys(primary: str, tree: dict[str, Any]) -> Iterator[tuple[str, Any, datacl
         if not isinstance(value, dict):
             yield root.name, value, root
             continue
-        schema = _nested(root) or _COMPONENTS.get(value.get("_target_", ""))
+        schema = _nested(root) or COMPONENTS.get(value.get("_target_", ""))
         yield from _fields(root.name, schema, value)
 
 

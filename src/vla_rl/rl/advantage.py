@@ -155,6 +155,16 @@ def shuffled(advantages: Advantages, key: tuple[int, ...]) -> Advantages:
     return replace(advantages, values=tuple(values))
 
 
+def success_share(values: Sequence[float], successes: Sequence[bool]) -> float | None:
+    """Share of the positive advantage that stands on successful episodes; None when there is none.
+
+    Near 1 the update imitates successes; near 0 it chases the dense part of the reward.
+    """
+    positive = [max(value, 0.0) for value in values]
+    total = sum(positive)
+    return sum(p for p, success in zip(positive, successes, strict=True) if success) / total if total > 0 else None
+
+
 def _group(group_id: int, own: dict[int, float], successes: list[bool], rule: GroupRule) -> Group:
     """What becomes of a group with these rewards of its scorable episodes."""
     group = Group(group_id, rule.draws, rule.draws - len(own), None, None, None, ALONE)

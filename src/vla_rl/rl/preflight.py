@@ -60,7 +60,7 @@ def dry_update(
     Raises:
         StoppedRun: the loss or a gradient is not finite.
     """
-    row = _longest_row(policy, observation)
+    row = longest_row(policy, observation)
     rows = settings.limits.rows if str(policy.device).startswith("cuda") else 1
     before = Snapshot(parameters, optimizer)
     anchored = [torch.from_numpy(row.logp)] * rows if settings.objective.kl_beta else None
@@ -114,7 +114,7 @@ def check_disk(
     return needed
 
 
-def _longest_row(policy: Any, observation: Observation) -> Row:
+def longest_row(policy: Any, observation: Observation) -> Row:
     """The stream of most tokens that the grammar allows: every bin of length 1."""
     shortest = int(np.flatnonzero(policy.grammar.lengths_V == 1)[0])
     bins = np.full(policy.grammar.total, shortest, dtype=np.int16)

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from vla_rl.config.differences import differences
 from vla_rl.errors import ConfigError, IntegrityError, UsageError
 from vla_rl.rollout.files import append_jsonl, dump_json, read_jsonl, repair_jsonl, write_atomic
 
@@ -234,10 +235,9 @@ def _released_on_error(run: RunDir) -> Iterator[None]:
 
 
 def _check_unchanged(path: Path, stored: Any, config: Any, free: frozenset[str]) -> None:
-    old, new = _leaves(stored), _leaves(config)
-    changed = sorted(k for k in old.keys() | new.keys() if k not in free and old.get(k) != new.get(k))
+    changed = {key: pair for key, pair in differences(stored, config).items() if key not in free}
     if changed:
-        shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
+        shown = ", ".join(f"{key}: {old!r} -> {new!r}" for key, (old, new) in list(changed.items())[:5])
         raise ConfigError(
             f"the configuration differs from the one this run was started with: {shown}",
             where=str(path / CONFIG),
@@ -258,9 +258,3 @@ def _check_digest(path: Path, launches: list[dict[str, Any]], manifest: Mapping[
 
 def _launch(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {"utc": datetime.now(UTC).isoformat(timespec="seconds"), "pid": os.getpid(), **manifest}
-
-
-def _leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(tree, Mapping) and tree:
-        return {k: v for name, item in tree.items() for k, v in _leaves(item, f"{prefix}{name}.").items()}
-    return {prefix.removesuffix("."): list(tree) if isinstance(tree, tuple) else tree}

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vla_rl.rl.advantage import DROPPED, Advantages
+from vla_rl.rl.advantage import DROPPED, Advantages, success_share
 from vla_rl.rl.drift import Drift
 from vla_rl.rl.update import UpdateResult
 from vla_rl.rl.wires import WaveFacts
@@ -100,7 +100,7 @@ def train_row(
         "groups_kept": sum(group.kept for group in advantages.groups),
         "groups_dropped": {reason: sum(g.dropped == reason for g in advantages.groups) for reason in DROPPED},
         "mixed_groups_frac": mixed_groups_frac(episodes),
-        "success_advantage_share": success_advantage_share(episodes, advantages),
+        "success_advantage_share": success_share(advantages.values, [bool(m["success"]) for m in metrics]),
         **update.ratios,
         "anchor_kl": drift.anchor_kl if drift else None,
         "anchor_k3_pre": update.anchor_k3,
@@ -155,17 +155,6 @@ def mixed_groups_frac(episodes: Sequence[Episode]) -> float | None:
     for episode in episodes:
         outcomes.setdefault(episode.spec.seed, set()).add(bool(episode.metrics["success"]))
     return _mean([len(seen) == 2 for seen in outcomes.values()])
-
-
-def success_advantage_share(episodes: Sequence[Episode], advantages: Advantages) -> float | None:
-    """Share of the positive advantage that stands on successful episodes; None when no group was kept.
-
-    Near 1 the update imitates successes; near 0 it chases the dense part of the reward.
-    """
-    positive = [max(value, 0.0) for value in advantages.values]
-    total = sum(positive)
-    on_success = sum(p for p, episode in zip(positive, episodes, strict=True) if episode.metrics["success"])
-    return on_success / total if total > 0 else None
 
 
 def _mean(values: Sequence[float | bool | None]) -> float | None:

@@ -64,26 +64,33 @@ class TrainedWeights:
         }  # fmt: skip
         return cls(checkpoint, base, facts)
 
-    @torch.no_grad()
     def put_into(self, policy: Any) -> None:
-        """Put the surface's weights into the run's base policy.
+        """Put the surface's weights into the run's base policy; see `put_weights`."""
+        put_weights(policy, self.base_digest, self.checkpoint)
 
-        Raises:
-            IntegrityError: the policy is not the run's base, lacks a weight of the surface, or does not end up with the
-                digest that the checkpoint recorded.
-        """
-        where = str(self.checkpoint.path)
-        if policy.weights_digest() != self.base_digest:
-            raise IntegrityError(
-                "the base policy is not the one that the run was started from",
-                where=where,
-                remedy="name the right one with --base; policy.dtype must be the run's too",
-            )
-        parameters = dict(policy.model.named_parameters())
-        for name, weight in self.checkpoint.weights.items():
-            if name not in parameters or parameters[name].shape != weight.shape:
-                raise IntegrityError(f"the base policy has no {name} of shape {list(weight.shape)}", where=where)
-            parameters[name].copy_(weight)
-        recorded = self.checkpoint.state.get("policy_digest")
-        if recorded is not None and policy.weights_digest() != recorded:
-            raise IntegrityError("base and surface do not give the weights that the checkpoint recorded", where=where)
+
+@torch.no_grad()
+def put_weights(policy: Any, base_digest: str, checkpoint: ckpt.Checkpoint | None) -> None:
+    """Put the surface's weights of a checkpoint into the run's base policy; None leaves the base.
+
+    Raises:
+        IntegrityError: the policy is not the run's base, lacks a weight of the surface, or does not end up with the
+            digest that the checkpoint recorded.
+    """
+    where = None if checkpoint is None else str(checkpoint.path)
+    if policy.weights_digest() != base_digest:
+        raise IntegrityError(
+            "the base policy is not the one that the run was started from",
+            where=where,
+            remedy="name the right one with --base; policy.dtype must be the run's too",
+        )
+    if checkpoint is None:
+        return
+    parameters = dict(policy.model.named_parameters())
+    for name, weight in checkpoint.weights.items():
+        if name not in parameters or parameters[name].shape != weight.shape:
+            raise IntegrityError(f"the base policy has no {name} of shape {list(weight.shape)}", where=where)
+        parameters[name].copy_(weight)
+    recorded = checkpoint.state.get("policy_digest")
+    if recorded is not None and policy.weights_digest() != recorded:
+        raise IntegrityError("base and surface do not give the weights that the checkpoint recorded", where=where)

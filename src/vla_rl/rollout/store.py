@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from vla_rl.rollout.files import write_atomic
 from vla_rl.rollout.records import Episode, Row
 
 FORMAT = 2
+EPISODES = "seed*.npz"
 
 
 def wave_dir(run_dir: Path, step: int) -> Path:
@@ -63,17 +65,7 @@ def read_episode(path: Path) -> tuple[Episode, tuple[Row, ...]]:
     Raises:
         IntegrityError: the file is damaged or of another format.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            data = {name: file[name] for name in file.files}
-        meta = json.loads(data["meta"].tobytes())
-        if meta["format"] != FORMAT:
-            raise ValueError(f"its format is {meta['format']}, not {FORMAT}")
-        episode = Episode.from_dict(meta["episode"])
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise IntegrityError(
-            f"a stored episode cannot be read: {error}", where=str(path), remedy="delete the file; it will be run again"
-        ) from error
+    meta, episode, data = _load(path, None)
     ends = np.cumsum(data["tokens"])
     rows = tuple(
         Row(
@@ -92,9 +84,24 @@ def read_episode(path: Path) -> tuple[Episode, tuple[Row, ...]]:
     return episode, rows
 
 
+def read_metrics(path: Path) -> Episode:
+    """A stored episode without its rows, which are not read.
+
+    Raises:
+        IntegrityError: the file is damaged or of another format.
+    """
+    return _load(path, ("meta",))[1]
+
+
+def stored_waves(run_dir: Path) -> dict[int, Path]:
+    """Directories of the waves of which episodes are on disk, by step."""
+    found = {int(path.name.removeprefix("step_")): path for path in (run_dir / "waves").glob("step_[0-9]*")}
+    return {step: path for step, path in sorted(found.items()) if any(path.glob(EPISODES))}
+
+
 def read_wave(directory: Path) -> list[tuple[Episode, tuple[Row, ...]]]:
     """All stored episodes of a wave, by episode id; none if the directory is absent."""
-    return [read_episode(path) for path in sorted(directory.glob("seed*.npz"))]
+    return [read_episode(path) for path in sorted(directory.glob(EPISODES))]
 
 
 def delete_wave(directory: Path) -> None:
@@ -104,3 +111,18 @@ def delete_wave(directory: Path) -> None:
 def row_bytes(image_px: int, cameras: int, tokens: int, vocabulary: int) -> int:
     """Disk bytes of one row, for the free-space check."""
     return cameras * image_px * image_px * 3 + tokens * (2 + 4 + (vocabulary + 7) // 8) + 200
+
+
+def _load(path: Path, names: Sequence[str] | None) -> tuple[dict[str, Any], Episode, dict[str, np.ndarray]]:
+    """What a file says of itself, its episode, and its arrays: those named, or all."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            data = {name: file[name] for name in names or file.files}
+        meta = json.loads(data["meta"].tobytes())
+        if meta["format"] != FORMAT:
+            raise ValueError(f"its format is {meta['format']}, not {FORMAT}")
+        return meta, Episode.from_dict(meta["episode"]), data
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise IntegrityError(
+            f"a stored episode cannot be read: {error}", where=str(path), remedy="delete the file; it will be run again"
+        ) from error

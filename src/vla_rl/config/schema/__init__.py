@@ -43,6 +43,7 @@ from vla_rl.config.schema.runs import (
     GeometryConfig,
     LossConfig,
     OptimConfig,
+    ParityConfig,
     ProbeConfig,
     RunConfig,
     SftJobConfig,
@@ -65,6 +66,8 @@ __all__ = [
     "LossConfig",
     "NoLoggerConfig",
     "OptimConfig",
+    "ParityConfig",
+    "ParityRoot",
     "PatchOnlyConfig",
     "PlayingRoot",
     "PolicyConfig",
@@ -142,6 +145,13 @@ class ProbeRoot(PlayingRoot):
 
 
 @dataclass
+class ParityRoot:
+    """`vla-rl parity`; what it plays is configured as for `vla-rl eval`"""
+
+    parity: ParityConfig = field(default_factory=ParityConfig)
+
+
+@dataclass
 class DemosRoot:
     """`vla-rl demos`"""
 
@@ -166,7 +176,8 @@ class SftRoot:
 
 
 ROOTS: dict[str, type] = {
-    "config": TrainRoot, "eval": EvalRoot, "probe": ProbeRoot, "demos": DemosRoot, "sft": SftRoot,
+    "config": TrainRoot, "eval": EvalRoot, "probe": ProbeRoot, "parity": ParityRoot, "demos": DemosRoot,
+    "sft": SftRoot,
 }  # fmt: skip
 
 # (group, schema name) -> dataclass; an option `conf/<group>/<option>.yaml` names its schema in its defaults list.

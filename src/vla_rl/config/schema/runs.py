@@ -160,6 +160,17 @@ class ProbeConfig:
 
 
 @dataclass
+class ParityConfig:
+    max_success_difference: int = key(2, "two paths may differ by this many successes", at_least=0)
+    max_interacted_difference: float = key(
+        0.30, "and by this much in the share of episodes that interact with the boat", at_least=0, at_most=1
+    )
+    dir: str | None = key(
+        None, "directory for both evaluations where they are played (default: outputs/parity/<run id>)"
+    )
+
+
+@dataclass
 class CheckpointConfig:
     every: int = key(1, "updates between checkpoints", at_least=1)
     keep: int = key(2, "newest checkpoints that are kept", at_least=1)

@@ -1,0 +1,236 @@
+"""What a run will need, before it is started: bytes, seconds and what a crash costs.
+
+In: a policy with its surface, constants, one observation, and what a probe of two episodes took. Out: frozen records
+and plain sums. Activations are measured by a forward and backward pass over a micro-batch of the longest possible rows,
+everything else is counted. Left out: playing the probe and printing (`cli.plan`).
+
+Seconds of a wave are those of its episodes' environments spread over the workers, and of its predicts at the batch that
+a round has. With two groups of slots or more the longer of the two hides the other, as far as there are cores for both;
+with one they add up.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vla_rl.policy.prompt import Observation
+from vla_rl.rl.lessons import Lesson
+from vla_rl.rl.preflight import longest_row
+from vla_rl.rl.settings import RECORDED, UpdateSettings
+from vla_rl.rl.snapshot import Snapshot
+from vla_rl.rl.surfaces import NamedParameters
+from vla_rl.rl.update import Fixed, accumulate_gradient
+from vla_rl.rollout.records import Row
+from vla_rl.rollout.store import row_bytes
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a few real episodes took.
+
+    Attributes:
+        episodes, successes: how many.
+        replans: predicts of all of them; `tokens`: sampled tokens.
+        env_s: seconds of their environments' own work.
+        predict_row_s: seconds of a predict, a row, at the batch of a round.
+        update_row_s: seconds of forward and backward, a row, at the micro-batch.
+        score_row_s: seconds of a forward pass, a row.
+    """
+
+    episodes: int
+    successes: int
+    replans: int
+    tokens: int
+    env_s: float
+    predict_row_s: float
+    update_row_s: float
+    score_row_s: float
+
+
+def parameter_counts(policy: Any, trainable: NamedParameters) -> dict[str, Any]:
+    """Numbers of parameters: `total`, `trainable` (of the tensors that the optimiser holds), and `by_surface`: for each
+    surface of this package those tensors, and the parameters in them that can move."""
+    named = dict(policy.model.named_parameters())
+    tables = [p for name, p in named.items() if name in policy.adapter.token_tables]
+    text = sum(p.numel() for name, p in named.items() if name.startswith(policy.adapter.text_parameters))
+    total = sum(p.numel() for p in named.values())
+    rows = policy.vocabulary * sum(p.shape[1] for p in tables)
+    return {
+        "total": total,
+        "trainable": sum(p.numel() for _, p in trainable),
+        "by_surface": {
+            "full": {"tensors": total, "moving": total},
+            "text_stack": {"tensors": text, "moving": text},
+            "patch_only": {"tensors": sum(p.numel() for p in tables), "moving": rows},
+        },
+    }
+
+
+def memory_bytes(
+    policy: Any,
+    parameters: NamedParameters,
+    optimizer: torch.optim.Optimizer,
+    settings: UpdateSettings,
+    temperature: float,
+    observation: Observation,
+    *,
+    anchored: bool,
+    undoable: bool,
+) -> dict[str, int | None]:
+    """Bytes of an update: on the policy's device `weights`, `gradients`, `moments`, `activations` (what the graph of a
+    micro-batch of longest rows keeps for its backward pass) and `peak` (measured by the device; None on a CPU); in the
+    host's memory `copies` of the surface.
+
+    Weights, moments and gradients are as before afterwards. Call it while the optimiser has no state.
+
+    Args:
+        anchored: a copy of the surface as it was at step 0 is kept.
+        undoable: an update can be taken back, so that weights and moments are copied before it.
+    """
+    surface = sum(_bytes(p) for _, p in parameters)
+    row = longest_row(policy, observation)
+    lessons = [Lesson(row, 1.0, 1.0)] * settings.limits.rows
+    fixed = [torch.from_numpy(row.logp)] * len(lessons)
+    needs_anchor, cuda = bool(settings.objective.kl_beta), str(policy.device).startswith("cuda")
+    before, kept = Snapshot(parameters, optimizer), _Kept(policy.model)
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    with torch.autograd.graph.saved_tensors_hooks(kept.save, lambda saved: saved):
+        accumulate_gradient(
+            policy, lessons, float(len(lessons) * len(row.bins)), settings, temperature,
+            Fixed(fixed if settings.old_logp == RECORDED else None, fixed if needs_anchor else None), kept.passed,
+        )  # fmt: skip
+    optimizer.step()
+    moments = sum(_bytes(v) for state in optimizer.state.values() for v in state.values() if isinstance(v, Tensor))
+    peak = torch.cuda.max_memory_allocated() if cuda else None
+    optimizer.zero_grad(set_to_none=True)
+    before.put_back()
+    return {
+        "weights": sum(_bytes(p) for p in policy.model.parameters()),
+        "gradients": surface,
+        "moments": moments,
+        "activations": kept.most,
+        "peak": peak,
+        "copies": surface * anchored + (surface + moments) * undoable,
+    }
+
+
+def disk_bytes(
+    policy: Any, parameters: NamedParameters, observation: Observation, *, rows: int, waves: int, checkpoints: int
+) -> dict[str, int]:
+    """Bytes of the run's own files at worst: `wave` of `rows` longest rows, `waves` of them that lie there at a time,
+    and `checkpoints` with weights and two moments each.
+
+    Args:
+        rows: of a wave in which every episode is as long as it can be.
+    """
+    cameras, image_px = observation.frames.shape[:2]
+    wave = rows * row_bytes(image_px, cameras, policy.grammar.total, policy.vocabulary)
+    one = 3 * sum(_bytes(p) for _, p in parameters)
+    return {"wave": wave, "waves": waves * wave, "checkpoint": one, "checkpoints": checkpoints * one}
+
+
+def update_row_seconds(
+    policy: Any, rows: Sequence[Row], settings: UpdateSettings, temperature: float, optimizer: torch.optim.Optimizer
+) -> float:
+    """Seconds of forward and backward a row, over real rows at the micro-batch; gradients are dropped. The first
+    micro-batch is done twice: a first pass allocates."""
+    lessons = sorted((Lesson(row, 1.0, 1.0) for row in rows), key=lambda lesson: len(lesson.row.bins))
+    fixed = [torch.from_numpy(lesson.row.logp) for lesson in lessons]
+    known = Fixed(fixed if settings.old_logp == RECORDED else None, fixed if settings.objective.kl_beta else None)
+    tokens = float(sum(len(row.bins) for row in rows))
+    for chosen in (lessons[: settings.limits.rows], lessons):
+        started = time.perf_counter()
+        accumulate_gradient(policy, chosen, tokens, settings, temperature, known)
+        if str(policy.device).startswith("cuda"):
+            torch.cuda.synchronize()
+        taken = time.perf_counter() - started
+        optimizer.zero_grad(set_to_none=True)
+    return taken / len(lessons)
+
+
+@dataclass(frozen=True)
+class Playing:
+    """How a wave is played.
+
+    Attributes:
+        workers: environments that move at the same time.
+        groups: of slots that take turns; 1 plays in lockstep.
+        cores: that environments and predicts share; None if predicts run elsewhere.
+    """
+
+    workers: int
+    groups: int
+    cores: int | None
+
+
+def step_seconds(
+    probe: Probe, playing: Playing, *, episodes: int, settings: UpdateSettings, kl_rows: int
+) -> dict[str, float]:
+    """Seconds of a step: `rollout_s`, `update_s` and both, `step_s`, if every group teaches.
+
+    Args:
+        episodes: of a wave.
+        kl_rows: rows on which the drift is measured, live and under the anchor.
+    """
+    rows = episodes * probe.replans / probe.episodes
+    rollout_s = wave_seconds(probe, playing, episodes=episodes)
+    passes_s = rows * probe.update_row_s * settings.epochs
+    scored = 2 * min(kl_rows, rows) if kl_rows else 0.0
+    scored += rows * (settings.epochs > 1 and settings.old_logp != RECORDED) + rows * bool(settings.objective.kl_beta)
+    update_s = passes_s + scored * probe.score_row_s
+    return {"rollout_s": rollout_s, "update_s": update_s, "step_s": rollout_s + update_s}
+
+
+def wave_seconds(probe: Probe, playing: Playing, *, episodes: int) -> float:
+    """Seconds to play so many episodes like those of the probe."""
+    env_s = episodes * probe.env_s / probe.episodes
+    predict_s = episodes * probe.replans / probe.episodes * probe.predict_row_s
+    moving_s = env_s / min(playing.workers, episodes)
+    if playing.groups == 1:
+        return moving_s + predict_s
+    crowded_s = (env_s + predict_s) / playing.cores if playing.cores else 0.0
+    return max(moving_s, predict_s / playing.groups if playing.cores else predict_s, crowded_s)
+
+
+def redo_seconds(*, every: int, rollout_s: float, update_s: float, bitwise: bool) -> dict[str, float]:
+    """What a kill costs, `worst_s` and on average (`mean_s`), with a checkpoint every so many updates.
+
+    Episodes are stored, and those of a wave whose weights come back bit for bit are not played again (`bitwise`: on a
+    CPU). Elsewhere the waves after the first since the checkpoint are. The worst moment is just before a checkpoint is
+    in place: all updates since the last are lost, and no episode that is under way.
+    """
+    again_s = 0.0 if bitwise else rollout_s
+    costs = [lost * update_s + max(0, lost - 1) * again_s for lost in range(1, every + 1)]
+    return {"worst_s": costs[-1], "mean_s": math.fsum(costs) / len(costs)}
+
+
+class _Kept:
+    """Counts the bytes that a graph keeps for its backward pass, parameters left out, and the most of any graph."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        self._sizes: dict[int, int] = {}
+        self.most = 0
+
+    def save(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._weights:
+            self._sizes[storage.data_ptr()] = storage.nbytes()
+        self.most = max(self.most, sum(self._sizes.values()))
+        return tensor
+
+    def passed(self, done: int, total: int) -> None:
+        """A graph has been through its backward pass and is gone."""
+        self._sizes.clear()
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
