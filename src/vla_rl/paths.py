@@ -47,7 +47,7 @@ def packaged_meshes() -> Path:
 
 
 def bundled_base(name: str) -> Path:
-    """The directory of a base policy that ships with the package, e.g. ``"boat_tiny"``."""
+    """The directory of a base policy that ships with the package, e.g. ``"tiny_start"``."""
     return PACKAGE / "bases" / name
 
 

@@ -98,7 +98,7 @@ def test_no_video_and_no_traces_run_nothing_again(tmp_path: Path) -> None:
 
 
 def test_a_policy_in_another_scene_needs_leave_and_its_result_says_so(tmp_path: Path) -> None:
-    shutil.copytree(paths.bundled_base("boat_tiny"), tmp_path / "policy")
+    shutil.copytree(paths.bundled_base("tiny_start"), tmp_path / "policy")
     trained = {"protocol": "sim100b", "scene_hash": "0" * 64, "look": "another"}
     (tmp_path / "policy" / "training_scene.json").write_text(json.dumps(trained))
     arguments = [

@@ -137,7 +137,7 @@ def test_sft_runs_and_policies_are_sources_too_and_anything_else_is_a_usage_erro
     sft.mkdir()
     (sft / "config.yaml").write_text("run: {}\n")
     tiny_policy().save(sft / "policy")
-    for source, kind in ((sft, "sft-run"), (base, "policy"), ("bundled:boat_tiny", "policy")):
+    for source, kind in ((sft, "sft-run"), (base, "policy"), ("bundled:tiny_start", "policy")):
         done = vla_rl("export", source, tmp_path / f"out-{len(list(tmp_path.iterdir()))}", "--json")
         assert done.returncode == 0 and json.loads(done.out)["source"]["kind"] == kind, done.err
     (sft / "config.yaml").unlink()
@@ -161,7 +161,7 @@ def test_validation_prints_every_fault_and_exits_with_5(vla_rl, base, tmp_path):
     assert "tables" in done.out and "no FAST artifact" in done.out and "2 refused" in done.out
     assert vla_rl("checkpoint", "validate", tmp_path / "nowhere").returncode == 2
     assert vla_rl("checkpoint", "inspect", base).returncode == 2
-    assert vla_rl("checkpoint", "validate", "bundled:boat_tiny").returncode == 0
+    assert vla_rl("checkpoint", "validate", "bundled:tiny_start").returncode == 0
 
 
 def test_a_destination_that_cannot_be_made_is_a_usage_error(vla_rl, base, tmp_path):

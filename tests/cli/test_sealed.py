@@ -60,7 +60,7 @@ def test_a_stopped_evaluation_tells_nothing_and_goes_on_to_the_same_record(
     assert code == 0, err
     assert sorted(p.name for p in whole.iterdir()) == ["config.yaml", "contact_sheet.png", "eval.json"]
     record = sealed(json.loads(out))
-    assert record["policy"]["name"] == "bundled:boat_tiny" and len(record["policy"]["digest"]) == 64
+    assert record["policy"]["name"] == "bundled:tiny_start" and len(record["policy"]["digest"]) == 64
     assert record["summary"]["nll_mean"] > 0 and record["summary"]["tokens"] == sum(
         row["tokens"] for row in record["episodes"]
     )

@@ -77,7 +77,7 @@ def test_the_first_update_has_ratio_one_and_clips_nothing(finished):
 
 
 def test_stored_log_probabilities_are_those_of_the_trainer(finished):
-    policy = load_policy(checkpoint="bundled:boat_tiny", device="cpu", serve_head="ar", task=TASK)
+    policy = load_policy(checkpoint="bundled:tiny_start", device="cpu", serve_head="ar", task=TASK)
     stored = [row for _, episode in store.read_wave(store.wave_dir(finished[0], 1)) for row in episode]
     assert len(stored) > 8
     observations = [Observation(row.frames, row.state_deg) for row in stored]

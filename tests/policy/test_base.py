@@ -1,37 +1,57 @@
-"""The base policy that ships with the package."""
+"""The base policies that ship with the package."""
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from vla_rl import paths
+from vla_rl.config.compose import compose
 from vla_rl.policy.policy import load_policy
 
-BASE = paths.bundled_base("boat_tiny")
+BASES = ("tiny_start", "tiny_full")
 
 
-def test_the_base_is_small_float32_and_has_a_card_with_its_commands():
+@pytest.mark.parametrize("name", BASES)
+def test_a_base_is_small_float32_and_has_a_card_with_its_commands(name: str) -> None:
     import torch
 
-    policy = load_policy(checkpoint="bundled:boat_tiny", device="cpu", serve_head="ar", task="x")
+    base = paths.bundled_base(name)
+    policy = load_policy(checkpoint=f"bundled:{name}", device="cpu", serve_head="ar", task="x")
     assert sum(p.numel() for p in policy.model.parameters()) <= 5_000_000
     assert {p.dtype for p in policy.model.parameters()} == {torch.float32}
-    assert sum(f.stat().st_size for f in BASE.rglob("*") if f.is_file()) <= 20_000_000
-    card = (BASE / "README.md").read_text()
+    sizes = [f.stat().st_size for f in base.rglob("*") if f.is_file()]
+    assert sum(sizes) <= 20_000_000 and max(sizes) <= 16 * 2**20
+    card = (base / "README.md").read_text()
     assert "vla-rl demos " in card and "vla-rl sft " in card
 
 
-def test_the_figures_of_the_card_are_those_of_its_evaluation():
-    card, measured = (BASE / "README.md").read_text(), json.loads((BASE / "evaluation.json").read_text())
+def test_the_default_policy_is_the_start_of_reinforcement_learning() -> None:
+    assert compose("eval", []).component_spec("policy")["checkpoint"] == "bundled:tiny_start"
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_the_figures_of_a_card_are_those_of_its_evaluation_and_none_is_blind(name: str) -> None:
+    base = paths.bundled_base(name)
+    card, measured = (base / "README.md").read_text(), json.loads((base / "evaluation.json").read_text())
     assert {name: s["trials"] for name, s in measured.items()} == dict.fromkeys(measured, 100)
     for summary in measured.values():
         assert f"{summary['success_strict']}/100" in card and f"{summary['success_documented']}/100" in card
+    strict = {condition: summary["success_strict"] for condition, summary in measured.items()}
+    assert max(strict[blind] for blind in ("foreign", "black", "still")) <= strict["greedy"] / 10
+
+
+def test_the_start_is_sure_enough_to_learn_and_the_full_one_is_good() -> None:
+    start, full = (json.loads((paths.bundled_base(name) / "evaluation.json").read_text()) for name in BASES)
+    assert 40 <= start["greedy"]["success_strict"] <= 60
+    assert start["sampled"]["success_strict"] >= 35 and start["sampled"]["nll_mean"] <= 0.9
+    assert full["greedy"]["success_strict"] >= 80
 
 
 @pytest.mark.slow
-def test_the_base_succeeds_and_does_so_by_looking(tmp_path):
+def test_the_default_base_succeeds_and_does_so_by_looking(tmp_path: Path) -> None:
     counts = {}
     for frames in ("own", "foreign"):
         arguments = ["eval", "eval.seeds=300-399", f"eval.frames={frames}", f"run.dir={tmp_path / frames}", "--json"]

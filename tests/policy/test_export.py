@@ -202,7 +202,7 @@ def test_version_0_is_a_directory_without_metadata_and_every_version_has_a_reade
 
 
 def test_the_shipped_base_is_of_version_0_and_what_is_saved_now_of_version_1(policy: VlaPolicy, tmp_path: Path):
-    base = load_policy(checkpoint="bundled:boat_tiny", device="cpu", serve_head="ar", task=TASK)
+    base = load_policy(checkpoint="bundled:tiny_start", device="cpu", serve_head="ar", task=TASK)
     assert base.origin and base.origin.metadata.version == 0 and base.joint_frame == "rig"
     policy.save(tmp_path)
     assert read_metadata(tmp_path) == Metadata(1, "so101_test", "rig", None)
@@ -244,7 +244,7 @@ def exported(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_export_a_release_and_the_shipped_base_are_valid(exported: Path, release: Path):
     from vla_rl import paths
 
-    for directory in (exported, release, paths.bundled_base("boat_tiny")):
+    for directory in (exported, release, paths.bundled_base("tiny_start")):
         report = validate(directory, Sources())
         assert report.valid, [finding for finding in report.findings if finding.state != OK]
     assert "as exported" in next(f.detail for f in validate(exported, Sources()).findings if f.check == "provenance")

@@ -453,7 +453,7 @@ def test_a_hub_id_needs_a_commit_and_a_directory_has_none(release: Path):
     with pytest.raises(ConfigError, match="has no revision"):
         resolve(str(release), "a" * 40, where="policy.checkpoint", pin="policy.revision")
     with pytest.raises(ConfigError, match="has no revision"):
-        resolve("bundled:boat_tiny", "a" * 40, where="policy.checkpoint", pin="policy.revision")
+        resolve("bundled:tiny_start", "a" * 40, where="policy.checkpoint", pin="policy.revision")
     assert resolve(str(release), None, where="policy.checkpoint", pin="policy.revision") == release
 
 

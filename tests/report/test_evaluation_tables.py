@@ -51,7 +51,7 @@ def evaluated(trials: int, first_seed: int = 300) -> tuple[dict[str, Any], list[
 
 def printed(width: int, trials: int = 100, first_seed: int = 300) -> list[str]:
     console = Console(width=width, force_terminal=False, record=True, file=open("/dev/null", "w"))
-    console.print(evaluation(*evaluated(trials, first_seed), title="bundled:boat_tiny, own frames", width=width))
+    console.print(evaluation(*evaluated(trials, first_seed), title="bundled:tiny_start, own frames", width=width))
     return console.export_text().splitlines()
 
 

@@ -23,7 +23,7 @@ EXAMPLES = (
     "vla-rl export outputs/run/20260101T120000Z-1a2b exported/boat",
     "vla-rl export outputs/run/20260101T120000Z-1a2b exported/step20 --step 20",
     "vla-rl export outputs/sft/20260101T120000Z-1a2b exported/sft --json",
-    "vla-rl export bundled:boat_tiny exported/base",
+    "vla-rl export bundled:tiny_start exported/base",
 )
 
 

@@ -59,7 +59,7 @@ def read_config(directory: Path) -> dict[str, Any]:
         raise ConfigError(
             f"there is no policy checkpoint in {directory}",
             where="policy.checkpoint",
-            remedy=f"name a directory with {CONFIG} and safetensors weights, a hub id, or bundled:boat_tiny",
+            remedy=f"name a directory with {CONFIG} and safetensors weights, a hub id, or bundled:tiny_start",
         ) from error
     except ValueError as error:
         raise DamagedFile(f"{CONFIG} is no JSON: {error}", where=str(path)) from error

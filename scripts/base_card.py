@@ -1,0 +1,85 @@
+"""Measures a base policy and writes the figures of its card.
+
+Run with `python scripts/base_card.py src/vla_rl/bases/NAME --temperature 0.7 --work DIR` (minutes for each condition on
+two cores). Every condition is one `vla-rl eval`, which can be stopped and goes on when this is run again with the same
+`--work`. Written: `evaluation.json` in the base's directory, a summary by condition, and the table of its `README.md`
+between the two marks, so that no figure of the card is typed by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SEEDS = "300-399"
+BEGIN, END = "<!-- figures: scripts/base_card.py -->", "<!-- end of figures -->"
+CONDITIONS = {
+    "greedy": ([], "greedy"),
+    "sampled": (["eval.temperature={temperature}"], "temperature {temperature}"),
+    "foreign": (["eval.frames=foreign"], "greedy, pictures of another episode"),
+    "black": (["eval.frames=black"], "greedy, black pictures"),
+    "still": (["eval.frames=still"], "greedy, one still pair of pictures: state only"),
+    "top_black": (["eval.frames=top_black"], "greedy, top camera black"),
+    "wrist_black": (["eval.frames=wrist_black"], "greedy, wrist camera black"),
+}
+
+
+def measure(base: Path, work: Path, temperature: float, extra: list[str]) -> dict[str, dict[str, Any]]:
+    """Summaries by condition; what `work` already holds is not played again."""
+    summaries = {}
+    for name, (arguments, _) in CONDITIONS.items():
+        directory = work / name
+        record = directory / "eval.json"
+        if not record.is_file():
+            chosen = [argument.format(temperature=temperature) for argument in arguments]
+            if name in ("foreign", "still"):  # these cannot go on: an episode is shown what others saw
+                shutil.rmtree(directory, ignore_errors=True)
+            if (directory / "config.yaml").is_file():
+                started = [f"run.resume={directory}"]
+            else:
+                started = [f"policy.checkpoint={base}", f"eval.seeds={SEEDS}", f"run.dir={directory}", *chosen, *extra]
+            command = [sys.executable, "-m", "vla_rl.cli.main", "eval", *started, "--video", "none"]
+            subprocess.run(command, check=True)
+        summaries[name] = {**json.loads(record.read_text())["summary"], "seeds": SEEDS}
+    return summaries
+
+
+def table(summaries: dict[str, dict[str, Any]]) -> str:
+    """The card's table: strict success with its interval, documented success, nats a token."""
+    lines = ["| decoding | strict success | documented success | nats a token |", "|---|---|---|---|"]
+    for name, summary in summaries.items():
+        label = CONDITIONS[name][1].format(temperature=f"{summary['temperature']:g}")
+        low, high = summary["success_strict_low"], summary["success_strict_high"]
+        trials = summary["trials"]
+        lines.append(
+            f"| {label} | {summary['success_strict']}/{trials} [{low:.2f}, {high:.2f}] "
+            f"| {summary['success_documented']}/{trials} | {summary['nll_mean']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, write `evaluation.json`, and put the table into the card."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base", type=Path)
+    parser.add_argument("--temperature", type=float, required=True, help="of the sampled evaluation")
+    parser.add_argument("--work", type=Path, required=True, help="where the evaluations are kept")
+    parser.add_argument("overrides", nargs="*", help="more overrides for every evaluation, e.g. run.device=cpu")
+    options = parser.parse_intermixed_args()
+    summaries = measure(options.base, options.work, options.temperature, options.overrides)
+    (options.base / "evaluation.json").write_text(json.dumps(summaries, indent=1) + "\n")
+    card = options.base / "README.md"
+    text = card.read_text()
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    card.write_text(f"{before}{BEGIN}\n{table(summaries)}\n{END}{after}")
+    print(table(summaries))
+
+
+if __name__ == "__main__":
+    main()
