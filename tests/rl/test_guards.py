@@ -13,13 +13,13 @@ from test_trainer import Killed, evidence, finish, read
 from toy_run import toy_trainer
 
 from vla_rl.config.schema import BudgetConfig, GatesConfig, LossConfig, OptimConfig, TripwiresConfig
-from vla_rl.errors import EXIT_CRASH, EXIT_STOPPED, ConfigError, OutOfMemory, StoppedRun
+from vla_rl.errors import EXIT_CRASH, EXIT_STOPPED, OutOfMemory, StoppedRun
 from vla_rl.policy import logprob
 from vla_rl.rl import events, gates
 from vla_rl.rl import update as update_module
 from vla_rl.rl.checkpoint import checkpoints, load_checkpoint
 from vla_rl.rl.device import DeviceFacts, foreign_processes
-from vla_rl.rl.gates import Gates, ParityFacts, judge_idle, judge_parity
+from vla_rl.rl.gates import Gates, judge_idle
 from vla_rl.rl.guards import Guards
 from vla_rl.rl.summary import Evaluation
 from vla_rl.rollout.events import PredictRound
@@ -244,9 +244,9 @@ def test_gates_are_judged_in_order_recorded_and_passed_once_in_a_run(tmp_path):
 
     def parity():
         reads.append(1)
-        return ParityFacts(20, (2, 2), (20, 20))
+        return {"passed": True, "successes_difference": 0, "interacted_difference": 0.0, "bounds": {}}
 
-    bars = {"interaction_episodes": 2, "parity": True, "idle_device": True, "mixed_frac": 0.0}
+    bars = {"interaction_episodes": 2, "idle_device": True, "mixed_frac": 0.0}
     finish(trainer_of(path, bars=bars, parity=parity, max_wall_s=0.0))
     assert finish(trainer_of(path, bars=bars, parity=parity)).finished
     first = [("idle_device", True), ("preflight", True), ("interaction", True), ("parity", True)]
@@ -265,17 +265,15 @@ def test_a_first_wave_of_groups_that_do_not_mix_stops_before_any_update_and_is_k
     assert recorded(path) == [[("preflight", True), ("mixed_groups", False)]]
 
 
-def test_parity_bounds():
-    def passes(successes, interacted):
-        return judge_parity(ParityFacts(20, successes, interacted), successes=2, interacted=0.3).passed
+def test_a_policy_that_another_serving_path_plays_otherwise_costs_no_wave(tmp_path):
+    path = tmp_path / "run"
 
-    assert passes((2, 2), (20, 20)) and passes((2, 4), (20, 14)) and passes((4, 2), (14, 20))
-    assert not passes((2, 5), (20, 20)) and not passes((2, 2), (20, 13))
+    def parity():
+        return {"passed": False, "successes_difference": 3, "interacted_difference": 0.1, "bounds": {"successes": 2}}
 
-
-def test_a_parity_gate_without_anything_to_read_is_refused():
-    with pytest.raises(ConfigError, match="two serving paths"):
-        Gates(GatesConfig(parity=True))
+    with pytest.raises(StoppedRun, match="parity is not passed: measured successes 3"):
+        finish(trainer_of(path, parity=parity))
+    assert recorded(path) == [[("preflight", True), ("parity", False)]] and not (path / "waves").exists()
 
 
 def test_a_device_is_idle_if_others_hold_little_and_nobody_computes_there():

@@ -7,7 +7,7 @@ gates that every run passes (dry update, render canary, room on the disk) are in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from vla_rl.rollout.records import Episode, EpisodeSpec
 from vla_rl.rollout.rounds import Sampler
 from vla_rl.rollout.wave import run_wave
 
+# Returns `passed`, `successes_difference`, `interacted_difference` (of shares) and `bounds`, JSON-able.
+ParityRead = Callable[[], Mapping[str, Any]]
 IDLE, INTERACTION, PARITY, MIXED = "idle_device", "interaction", "parity", "mixed_groups"
 
 
@@ -61,43 +63,19 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True)
-class ParityFacts:
-    """One policy on the same seeds through two serving paths; the first is the trainer's own.
-
-    Attributes:
-        episodes: on each side.
-        successes: of each side.
-        interacted: episodes of each side in which the boat was moved.
-    """
-
-    episodes: int
-    successes: tuple[int, int]
-    interacted: tuple[int, int]
-
-
 class Gates:
     """The gates of one run.
 
     Args:
         gates: constants (vla_rl.config.schema); all are read here and now.
-        parity: makes the parity read; needed if that gate is on.
-
-    Raises:
-        ConfigError: a gate is on that nothing can answer.
+        parity: plays the policy here and holds it against what another serving path left, see `ParityRead`; None for
+            no such gate.
     """
 
-    def __init__(self, gates: GatesConfig, parity: Callable[[], ParityFacts] | None = None) -> None:
+    def __init__(self, gates: GatesConfig, parity: ParityRead | None = None) -> None:
         self._mixed_frac, self._probe_episodes = gates.mixed_frac, gates.interaction_episodes
-        self._parity_bar = {"successes": gates.parity_successes, "interacted": gates.parity_interacted}
         self._idle_bar = {"foreign_gib": gates.idle_max_foreign_gib, "free_gib": gates.idle_min_free_gib}
-        self._idle, self._read = gates.idle_device, parity if gates.parity else None
-        if gates.parity and parity is None:
-            raise ConfigError(
-                "nothing here can play a policy through two serving paths",
-                where="gates.parity",
-                remedy="use gates.parity=false, or hand the trainer a parity read",
-            )
+        self._idle, self._read = gates.idle_device, parity
 
     def device(self, device: str) -> Iterator[GateResult]:
         """The idle-device gate, before anything is put on the device."""
@@ -120,7 +98,9 @@ class Gates:
             )
             yield judge_interaction(probe.episodes)
         if self._read and PARITY not in passed:
-            yield judge_parity(self._read(), **self._parity_bar)
+            verdict = self._read()
+            measured = {name: verdict[f"{name}_difference"] for name in ("successes", "interacted")}
+            yield GateResult(PARITY, verdict["passed"], measured, verdict["bounds"])
 
     def first_wave(self, mixed_groups_frac: float | None) -> Iterator[GateResult]:
         """The mixed-groups gate, between the first wave and its update."""
@@ -154,16 +134,6 @@ def judge_interaction(episodes: Sequence[Episode]) -> GateResult:
     return GateResult(
         INTERACTION, interacted > 0, {"interacted": interacted, "episodes": len(episodes)}, {"interacted": 1}
     )
-
-
-def judge_parity(facts: ParityFacts, *, successes: int, interacted: float) -> GateResult:
-    """Successes and the share of episodes that moved the boat differ by no more than the bounds."""
-    by, share = (abs(a - b) for a, b in (facts.successes, facts.interacted))
-    share /= facts.episodes
-    measured = {**asdict(facts), "successes_differ_by": by, "interacted_share_differs_by": share}
-    bar = {"successes_differ_by": successes, "interacted_share_differs_by": interacted}
-    # A share of counts such as 6 / 20 is not exactly 0.3 in binary.
-    return GateResult(PARITY, by <= successes and share <= interacted + 1e-9, measured, bar)
 
 
 def _told(values: dict[str, Any]) -> str:

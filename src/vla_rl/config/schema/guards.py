@@ -63,7 +63,11 @@ class GatesConfig:
     interaction_episodes: int = key(
         0, "greedy episodes before the first wave, of which one must move the boat; 0: none are played", at_least=0
     )
-    parity: bool = key(False, "play the same seeds through two serving paths before the first wave and compare")
+    parity_record: str | None = key(
+        None,
+        "directory of a `vla-rl eval` of this policy on eval.seeds through another serving path, with which the "
+        "evaluation here must agree before the first wave; null: no such gate",
+    )
     parity_successes: int = key(2, "largest difference in successes between the two", at_least=0)
     parity_interacted: float = key(
         0.3, "largest difference in their share of episodes that moved the boat", at_least=0, at_most=1
