@@ -1,28 +1,24 @@
-"""What the trainer learns: a bandit from its rewards, nothing from shuffled or constant ones, the same losses ever after.
+"""What is learned: a bandit from its rewards, nothing from shuffled or constant ones, the same losses ever after.
 
-`golden_losses.json` was written by this file run as a script (``PYTHONPATH=src python tests/rl/test_learning.py``).
-A changed figure means that training computes something else; it is not to be rewritten together with a refactoring.
+`golden_losses.json` was written by this file run as a script, with src, tests/rl and tests/rollout on PYTHONPATH. A
+changed figure means that training computes something else; it is not to be rewritten together with a refactoring.
 """
 
 from __future__ import annotations
 
 import json
 import platform
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 import torch
-
-STORED = Path(__file__).with_name("golden_losses.json")
-if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "rollout")]
-
 from bandit import bandit_trainer
 from toy_run import toy_trainer
 
 from vla_rl.config.schema import LossConfig
+
+STORED = Path(__file__).with_name("golden_losses.json")
 
 
 def success_rates(trainer, name):

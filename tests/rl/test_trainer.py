@@ -21,7 +21,7 @@ from vla_rl.rl import events
 from vla_rl.rl import trainer as trainer_module
 from vla_rl.rl.checkpoint import checkpoints, load_checkpoint
 from vla_rl.rl.drift import Drift
-from vla_rl.rl.plan import Geometry
+from vla_rl.rl.plan import Geometry, evaluation_steps
 from vla_rl.rollout.events import EpisodeDone, PredictRound
 from vla_rl.rollout.pool import ProcessPool
 
@@ -225,6 +225,34 @@ def test_a_killed_wave_runs_only_the_episodes_that_were_in_flight(tmp_path):
     finish(toy_trainer(path, on_event=seen.append))
     first_wave = next(e for e in seen if isinstance(e, events.WaveStarted))
     assert (first_wave.step, first_wave.episodes, first_wave.stored) == (1, 6, 4)
+
+
+def test_the_schedule_of_evaluations_is_start_end_cadence_and_named_updates():
+    assert evaluation_steps(7, 3, [1, 6]) == {0, 1, 3, 6, 7}
+    assert evaluation_steps(7, None, []) == {0, 7} and evaluation_steps(0, 2, [0]) == {0}
+    for named in (8, -1):
+        with pytest.raises(ConfigError, match="eval.at_steps"):
+            evaluation_steps(7, None, [named])
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_evaluations_in_between_are_made_once_whatever_the_kills_and_change_nothing(reference, tmp_path, every):
+    path, made = tmp_path / "run", []
+    for stride in range(6, 200, 9):
+        die = kill_at(stride)
+        try:
+            finish(
+                toy_trainer(path, on_event=lambda e, die=die: (made.append(e), die(e)), every=every, evaluate_at={1, 2})
+            )
+            break
+        except Killed:
+            continue
+    assert [row["step"] for row in read(path, "eval.jsonl")] == [0, 1, 2, 3]
+    episodes = [(r["step"], r["seed"]) for r in read(path, "episodes.jsonl") if r["phase"] == "eval"]
+    assert len(episodes) == len(set(episodes)) == 12
+    if every == 1:  # a checkpoint stands behind each of them
+        assert [event.step for event in made if isinstance(event, events.EvalDone)] == [0, 1, 2, 3]
+    assert evidence(path)[2] == evidence(reference[0])[2]
 
 
 def test_resuming_a_finished_run_changes_no_row(reference, tmp_path):

@@ -11,12 +11,12 @@ from vla_rl.cli.options import Options, parse, print_json
 from vla_rl.cli.resume import FREE_WITH_POOL, compose_or_resume
 from vla_rl.cli.startup import check_unused, new_run_dir, prepare_torch
 from vla_rl.config.reader import ConfigReader
-from vla_rl.config.schema import CheckpointConfig, EvalConfig, GeometryConfig, LossConfig, OptimConfig, RunConfig
+from vla_rl.config.schema import CheckpointConfig, GeometryConfig, LossConfig, MonitorConfig, OptimConfig, RunConfig
 from vla_rl.errors import EXIT_OK, VlaRlError
 from vla_rl.prereg.identity import identity
 from vla_rl.report.progress import ProgressView
 from vla_rl.report.training import TrainingView, closing, show_closing
-from vla_rl.rl.plan import Geometry, Outcome
+from vla_rl.rl.plan import Geometry, Outcome, evaluation_steps
 from vla_rl.rl.reward import documented_reward
 from vla_rl.seeds import check_disjoint, check_use, parse_seeds
 from vla_rl.sim.canary import require_rendering
@@ -49,9 +49,11 @@ def run(argv: Sequence[str]) -> int:
 
 def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[Outcome, Path]:
     settings = reader.section("run", RunConfig)
-    geometry, held_out = reader.section("geometry", GeometryConfig), reader.section("eval", EvalConfig)
+    geometry, held_out = reader.section("geometry", GeometryConfig), reader.section("eval", MonitorConfig)
     seeds = parse_seeds(held_out.seeds)
-    _check(settings, Geometry.of(geometry), held_out, seeds)
+    evaluate_at = evaluation_steps(settings.steps, held_out.every, held_out.at_steps)
+    in_between = not evaluate_at <= {0, settings.steps}
+    _check(settings, Geometry.of(geometry), held_out, seeds, "watch" if in_between else "eval")
     require_rendering()
     device = prepare_torch(settings.device, settings.threads, settings.seed)
     from vla_rl.evals.scene import scene_facts
@@ -89,6 +91,7 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
                 max_replans=scene["max_replans"],
                 run_dir=run_dir,
                 evaluate=evaluate_held_out,
+                evaluate_at=evaluate_at,
                 max_wall_s=options.left_s(settings.max_wall_s),
                 on_event=view.on_event,
             )
@@ -103,9 +106,9 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
         run_dir.close()
 
 
-def _check(settings: RunConfig, geometry: Geometry, held_out: EvalConfig, seeds: tuple[int, ...]) -> None:
+def _check(settings: RunConfig, geometry: Geometry, held_out: MonitorConfig, seeds: tuple[int, ...], use: str) -> None:
     """Everything that can be refused before a second is spent on loading."""
-    check_use(seeds, "eval", where="eval.seeds")
+    check_use(seeds, use, where="eval.seeds")
     training = geometry.training_seeds(settings.steps)
     check_use(training, "train", where="geometry.train_seed_base")
     check_disjoint(training, seeds)

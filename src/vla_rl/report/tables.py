@@ -39,6 +39,23 @@ def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any], read: 
     return table
 
 
+def evaluations(rows: Sequence[Mapping[str, Any]], reads: Sequence[Mapping[str, Any]]) -> Table:
+    """One line an evaluation of a training run; from the second on with its paired change from the first."""
+    table = Table(title="Held-out evaluations, same seeds", title_justify="left")
+    headings = ("updates", "success", "change [95 % interval]", "reward, cm", "touched", "pinched", "lifted", "tipped")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row, read in zip(rows, [None, *reads], strict=True):
+        table.add_row(
+            str(row["step"]),
+            _count(row),
+            change(read["success"], scale=100, unit=" points") if read else "",
+            _mean(row),
+            *(str(row[name]) for name in ("touched", "pinched", "lifted", "tipped")),
+        )
+    return table
+
+
 def steps(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One line a GRPO step."""
     table = Table(title="GRPO steps", title_justify="left")

@@ -63,20 +63,31 @@ def closing(directory: Path, *, finished: bool) -> dict[str, Any]:
     """Summary of a run from its files.
 
     Returns:
-        JSON-able: `run_dir`, `finished`, `steps` (rows of train.jsonl), `before`, `after` (rows of eval.jsonl) and
-        `read` (the paired read); the last three are None where an evaluation is missing.
+        JSON-able: `run_dir`, `finished`, `steps` (rows of train.jsonl), `evaluations` (rows of eval.jsonl), `reads`
+        (the paired read of each but the first against the first), and `before`, `after`, `read`: those of the whole
+        run, None where an evaluation is missing.
     """
     evaluations = _rows(directory / "eval.jsonl")
     complete = finished and len(evaluations) > 1
-    episodes = [row for row in _rows(directory / "episodes.jsonl") if row["phase"] == "eval"] if complete else []
-    sides = [[e for e in episodes if e["step"] == evaluations[i]["step"]] for i in (0, -1)] if complete else []
+    episodes: dict[int, list[dict[str, Any]]] = {row["step"]: [] for row in evaluations}
+    for row in _rows(directory / "episodes.jsonl"):
+        if row["phase"] == "eval" and row["step"] in episodes:
+            episodes[row["step"]].append(row)
+    reads = [
+        compare(
+            episodes[evaluations[0]["step"]], episodes[row["step"]], before_summary=evaluations[0], after_summary=row
+        )
+        for row in evaluations[1:]
+    ]
     return {
         "run_dir": str(directory),
         "finished": finished,
         "steps": _rows(directory / "train.jsonl"),
+        "evaluations": evaluations,
+        "reads": reads,
         "before": evaluations[0] if evaluations else None,
         "after": evaluations[-1] if complete else None,
-        "read": compare(*sides, before_summary=evaluations[0], after_summary=evaluations[-1]) if complete else None,
+        "read": reads[-1] if complete else None,
     }
 
 
@@ -85,6 +96,8 @@ def show_closing(view: ProgressView, summary: dict[str, Any]) -> None:
     directory = summary["run_dir"]
     if summary["steps"]:
         view.show(tables.steps(summary["steps"]))
+    if len(summary["evaluations"]) > 2:
+        view.show(tables.evaluations(summary["evaluations"], summary["reads"]))
     if not summary["finished"]:
         view.say(f"continue with: vla-rl train run.resume={directory}")
         return

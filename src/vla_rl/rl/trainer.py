@@ -24,7 +24,7 @@ what was recorded later than the checkpoint is dropped and done again, bit for b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -76,6 +76,7 @@ class GrpoTrainer:
         max_replans: predicts of the longest possible episode, for the disk check.
         run_dir: an open `RunDir`; a run that it already holds is continued.
         evaluate: called with the number of updates done, before the first and after the last; returns an `Evaluation`.
+        evaluate_at: after which other updates it is called too.
         max_wall_s: stop at the next safe point after this time: between two rounds of a wave, whose finished episodes
             the next launch takes from disk, or between micro-batches of an update, which is then repeated. None for no
             limit.
@@ -103,6 +104,7 @@ class GrpoTrainer:
         max_replans: int,
         run_dir: RunDir,
         evaluate: Callable[[int], Evaluation],
+        evaluate_at: Collection[int] = (),
         max_wall_s: float | None = None,
         on_event: OnEvent = ignore,
     ) -> None:
@@ -111,6 +113,7 @@ class GrpoTrainer:
         self.save_every, self.keep, self.keep_rows = checkpoint.every, checkpoint.keep, checkpoint.keep_rows
         self.steps, self.slots, self.max_replans, self.max_wall_s = steps, slots, max_replans, max_wall_s
         self.run_dir, self.evaluate, self.on_event = run_dir, evaluate, on_event
+        self.evaluate_at = {0, *evaluate_at}
         check_use(self.geometry.training_seeds(steps), "train", where="geometry.train_seed_base")
         if getattr(sampler, "mode", None) == REFERENCE:
             raise ConfigError(
@@ -139,11 +142,11 @@ class GrpoTrainer:
         self._preflight()
         done = self._restore()
         self.on_event(events.RunStarted(self.run_dir.path, done, self.steps))
-        if done == 0:
-            self._evaluate(0)
         for step in range(done + 1, self.steps + 1):
             if self._out_of_time():
                 return self._end(step - 1, finished=False)
+            if step - 1 in self.evaluate_at:
+                self._evaluate(step - 1)
             try:
                 wave = self._collect(step)
                 if step == done + 1:

@@ -41,6 +41,7 @@ from vla_rl.config.schema.runs import (
     EvalJobConfig,
     GeometryConfig,
     LossConfig,
+    MonitorConfig,
     OptimConfig,
     ProbeConfig,
     RunConfig,
@@ -60,6 +61,7 @@ __all__ = [
     "GeometryConfig",
     "LookConfig",
     "LossConfig",
+    "MonitorConfig",
     "NoLoggerConfig",
     "OptimConfig",
     "PatchOnlyConfig",
@@ -101,7 +103,7 @@ class TrainRoot:
     reward: Any = MISSING
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
-    eval: EvalConfig = field(default_factory=EvalConfig)
+    eval: MonitorConfig = field(default_factory=MonitorConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logger: Any = MISSING
     plugins: list[str] = key([], "packages besides vla_rl from which components may be built")

@@ -145,6 +145,16 @@ class EvalConfig:
 
 
 @dataclass
+class MonitorConfig(EvalConfig):
+    every: int | None = key(
+        None,
+        "updates between the evaluations of a training run; null: only before the first and after the last",
+        at_least=1,
+    )
+    at_steps: list[int] = key([], "further updates after which to evaluate, e.g. [1,5]")
+
+
+@dataclass
 class ProbeConfig:
     seeds: str = key("500-514", "spawn seeds of the probe, e.g. 500-514 or 500,501")
     draws: int = key(8, "sampled episodes per seed and temperature", at_least=2)
