@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_rl.cli.heldout import check_plain, evaluation
+from vla_rl.cli.heldout import check_plain
 from vla_rl.cli.options import Options, parse, print_json
 from vla_rl.cli.resume import FREE_WITH_POOL, compose_or_resume
 from vla_rl.cli.startup import check_unused, new_run_dir, prepare_torch
@@ -17,7 +17,6 @@ from vla_rl.prereg.identity import identity
 from vla_rl.report.progress import ProgressView
 from vla_rl.report.training import TrainingView, closing, show_closing
 from vla_rl.rl.plan import Geometry, Outcome, evaluation_steps
-from vla_rl.rl.reward import documented_reward
 from vla_rl.seeds import check_disjoint, check_use, parse_seeds
 from vla_rl.sim.canary import require_rendering
 
@@ -57,25 +56,21 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
     require_rendering()
     device = prepare_torch(settings.device, settings.threads, settings.seed)
     from vla_rl.evals.scene import scene_facts
-    from vla_rl.rl.summary import Evaluation, episode_row
     from vla_rl.rl.trainer import GrpoTrainer
 
     policy = reader.component("policy", device=device)
     sampler = reader.component("sampler", policy=policy, run_seed=settings.seed)
     surface, reward, mirror = reader.component("surface"), reader.component("reward"), reader.component("logger")
-    sim, documented = reader.component_spec("sim"), documented_reward()
+    sim = reader.component_spec("sim")
     run_dir, started = _open(reader, settings), False
     try:
         with reader.component("pool", env_spec=sim, plugins=reader.plugins, on_event=view.on_event) as pool:
             scene = scene_facts(policy, pool)
             run_dir.record_scene(scene)
-            play = evaluation(held_out, seeds, sampler=sampler, pool=pool, scene=scene, on_event=view.on_event)
-
-            def evaluate_held_out(step: int) -> Evaluation:
-                result = play()
-                rows = (episode_row("eval", step, e, documented.terms(e.metrics)) for e in result.episodes)
-                return Evaluation(result.summary, tuple(rows))
-
+            evaluate = reader.component(
+                "evaluator", policy=policy, sampler=sampler, pool=pool, seeds=seeds, temperature=held_out.temperature,
+                slots=held_out.slots, scene=scene, on_event=view.on_event,
+            )  # fmt: skip
             trainer = GrpoTrainer(
                 policy=policy,
                 sampler=sampler,
@@ -84,13 +79,14 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
                 reward=reward,
                 geometry=geometry,
                 loss=reader.section("loss", LossConfig),
+                token_loss=reader.component("token_loss"),
                 optim=reader.section("optim", OptimConfig),
                 checkpoint=reader.section("checkpoint", CheckpointConfig),
                 steps=settings.steps,
                 slots=held_out.slots,
                 max_replans=scene["max_replans"],
                 run_dir=run_dir,
-                evaluate=evaluate_held_out,
+                evaluate=evaluate,
                 evaluate_at=evaluate_at,
                 max_wall_s=options.left_s(settings.max_wall_s),
                 on_event=view.on_event,

@@ -28,8 +28,8 @@ def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any], read: 
     test = TEST_NAMES.get(read["success_test"])
     table.add_row(
         f"success ({test})" if test else "success",
-        _count(before),
-        _count(after),
+        count(before),
+        count(after),
         change(read["success"], scale=100, unit=" points"),
     )
     if read["reward_cm"]:
@@ -48,7 +48,7 @@ def evaluations(rows: Sequence[Mapping[str, Any]], reads: Sequence[Mapping[str, 
     for row, read in zip(rows, [None, *reads], strict=True):
         table.add_row(
             str(row["step"]),
-            _count(row),
+            count(row),
             change(read["success"], scale=100, unit=" points") if read else "",
             _mean(row),
             *(str(row[name]) for name in ("touched", "pinched", "lifted", "tipped")),
@@ -81,7 +81,8 @@ def undone(row: Mapping[str, Any]) -> str:
     return ", undone" if row["rolled_back"] else ""
 
 
-def _count(summary: Mapping[str, Any]) -> str:
+def count(summary: Mapping[str, Any]) -> str:
+    """Successes of trials, e.g. ``12/20``."""
     return f"{summary['successes']}/{summary['trials']}"
 
 

@@ -38,6 +38,7 @@ from vla_rl.rl import events, preflight, rundir
 from vla_rl.rl.advantage import Advantages, group_advantages, shuffled
 from vla_rl.rl.anchor import Anchor
 from vla_rl.rl.drift import Drift, kl_cost_cm, measure, sample_rows
+from vla_rl.rl.loss import TokenLoss, grpo_loss
 from vla_rl.rl.plan import Counters, Geometry, Outcome
 from vla_rl.rl.reward import Reward
 from vla_rl.rl.rowchecks import check_first
@@ -71,6 +72,7 @@ class GrpoTrainer:
         surface: which weights may move.
         reward: prices an episode.
         geometry, loss, optim, checkpoint: constants (vla_rl.config.schema); all are read here and now.
+        token_loss: what computes the loss of a micro-batch.
         steps: updates of the whole run, also when it is resumed.
         slots: episodes that play side by side.
         max_replans: predicts of the longest possible episode, for the disk check.
@@ -105,11 +107,12 @@ class GrpoTrainer:
         run_dir: RunDir,
         evaluate: Callable[[int], Evaluation],
         evaluate_at: Collection[int] = (),
+        token_loss: TokenLoss = grpo_loss,
         max_wall_s: float | None = None,
         on_event: OnEvent = ignore,
     ) -> None:
         self.policy, self.sampler, self.pool, self.reward = policy, sampler, pool, reward
-        self.geometry, self.settings = Geometry.of(geometry), UpdateSettings.of(loss, optim)
+        self.geometry, self.settings = Geometry.of(geometry), UpdateSettings.of(loss, optim, token_loss)
         self.save_every, self.keep, self.keep_rows = checkpoint.every, checkpoint.keep, checkpoint.keep_rows
         self.steps, self.slots, self.max_replans, self.max_wall_s = steps, slots, max_replans, max_wall_s
         self.run_dir, self.evaluate, self.on_event = run_dir, evaluate, on_event

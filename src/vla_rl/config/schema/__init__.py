@@ -15,6 +15,8 @@ from omegaconf import MISSING
 from vla_rl.config.schema.components import (
     ExpertConfig,
     FullSurfaceConfig,
+    GrpoLossConfig,
+    HeldOutConfig,
     LookConfig,
     NoLoggerConfig,
     PatchOnlyConfig,
@@ -59,6 +61,8 @@ __all__ = [
     "ExpertConfig",
     "FullSurfaceConfig",
     "GeometryConfig",
+    "GrpoLossConfig",
+    "HeldOutConfig",
     "LookConfig",
     "LossConfig",
     "MonitorConfig",
@@ -102,8 +106,10 @@ class TrainRoot:
     geometry: GeometryConfig = field(default_factory=GeometryConfig)
     reward: Any = MISSING
     loss: LossConfig = field(default_factory=LossConfig)
+    token_loss: Any = MISSING
     optim: OptimConfig = field(default_factory=OptimConfig)
     eval: MonitorConfig = field(default_factory=MonitorConfig)
+    evaluator: Any = MISSING
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logger: Any = MISSING
     plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
@@ -177,6 +183,8 @@ SCHEMAS: dict[tuple[str, str], type] = {
     ("pool", "schema_processes"): ProcessPoolConfig,
     ("reward", "schema_v1"): RewardV1Config,
     ("reward", "schema_v2"): RewardV2Config,
+    ("token_loss", "schema_grpo"): GrpoLossConfig,
+    ("evaluator", "schema_held_out"): HeldOutConfig,
     ("logger", "schema_none"): NoLoggerConfig,
     ("logger", "schema_wandb"): WandbLoggerConfig,
 }
