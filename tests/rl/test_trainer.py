@@ -26,7 +26,8 @@ from vla_rl.rollout.events import EpisodeDone, PredictRound
 from vla_rl.rollout.pool import ProcessPool
 
 TRAIN_KEYS = """step episodes successes reward_mean median_group_std_cm groups_total groups_kept groups_dropped
-    mixed_groups_frac success_advantage_share mean_ratio min_ratio max_ratio clip_fraction approx_kl anchor_kl
+    lone_replans mixed_groups_frac success_advantage_share
+    mean_ratio min_ratio max_ratio clip_fraction approx_kl anchor_kl
     anchor_k3_pre update_kl rolled_back rollout_gap loss grad_norm step_skipped chosen_nll entropy
     knockaway_frac setback_frac tip_frac strikes earned_progress_mean_cm ungrasped_disp_mean_cm rows tokens
     predict_rounds mean_predict_batch rollout_s update_s eval_s save_s env_steps_per_s vram_gib gpu_h

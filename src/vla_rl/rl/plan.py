@@ -23,6 +23,7 @@ class Geometry:
     temperature: float
     train_seed_base: int
     rule: GroupRule
+    credit: str
     shuffle_advantages: bool
 
     @classmethod
@@ -53,8 +54,9 @@ class Geometry:
             max_success_rate=config.max_success_rate,
         )
         return cls(
-            config.seeds, config.draws, config.temperature, config.train_seed_base, rule, config.shuffle_advantages
-        )
+            config.seeds, config.draws, config.temperature, config.train_seed_base, rule, config.credit,
+            config.shuffle_advantages,
+        )  # fmt: skip
 
     def specs(self, step: int) -> list[EpisodeSpec]:
         """The episodes of update `step` (from 1), seed-major; steps never share a seed."""

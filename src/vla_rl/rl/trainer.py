@@ -37,6 +37,7 @@ from vla_rl.rl import checkpoint as ckpt
 from vla_rl.rl import events, preflight, rundir
 from vla_rl.rl.advantage import Advantages, group_advantages, shuffled
 from vla_rl.rl.anchor import Anchor
+from vla_rl.rl.credit import TO_GO, by_replan, check_credit, episode_returns
 from vla_rl.rl.drift import Drift, kl_cost_cm, measure, sample_rows
 from vla_rl.rl.loss import TokenLoss, grpo_loss
 from vla_rl.rl.plan import Counters, Geometry, Outcome
@@ -45,7 +46,7 @@ from vla_rl.rl.rowchecks import check_first
 from vla_rl.rl.rundir import RunDir
 from vla_rl.rl.settings import IN_REWARD, UpdateSettings
 from vla_rl.rl.snapshot import Snapshot
-from vla_rl.rl.summary import Evaluation, StepCosts, Terms, episode_row, train_row
+from vla_rl.rl.summary import Evaluation, StepCosts, Terms, episode_rows, train_row
 from vla_rl.rl.surfaces import Surface
 from vla_rl.rl.update import UpdateResult, build_optimizer, grpo_update
 from vla_rl.rollout import store
@@ -129,6 +130,7 @@ class GrpoTrainer:
         self.kl_rows, self.trust_region = loss.kl_rows, loss.trust_region
         self.reward_beta = loss.kl_beta if loss.kl_in == IN_REWARD else 0.0
         self.kl_estimator = loss.kl_estimator
+        check_credit(self.geometry.credit, reward, bool(self.reward_beta))
         self.anchor = Anchor(self.parameters) if loss.kl_rows or loss.kl_beta else None
         self.counters = Counters()
         self._phase, self._eval_s = "starting", None
@@ -208,6 +210,10 @@ class GrpoTrainer:
             [bool(episode.metrics["success"]) for episode in wave.episodes],
             self.geometry.rule,
         )
+        if self.geometry.credit == TO_GO:
+            counted = zip(wave.episodes, advantages.kept, strict=True)
+            returns = [episode_returns(episode, self.reward) if kept else () for episode, kept in counted]
+            advantages = by_replan(advantages, [e.spec.seed for e in wave.episodes], returns, self.geometry.rule)
         if self.geometry.shuffle_advantages:
             advantages = shuffled(advantages, (self.geometry.train_seed_base, step))
         return terms, advantages
@@ -215,7 +221,7 @@ class GrpoTrainer:
     def _update(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, Drift | None, float]:
         """Update, measure how far that went, and undo it if it was too far."""
         self._phase, started = "update", time.perf_counter()
-        scored = zip(wave.episodes, advantages.values, advantages.kept, strict=True)
+        scored = zip(wave.episodes, advantages.credit, advantages.kept, strict=True)
         limit = self.trust_region
         before = Snapshot(self.parameters, self.optimizer) if limit is not None else None
         result = grpo_update(
@@ -255,11 +261,7 @@ class GrpoTrainer:
         recovered."""
         self.counters = self._count(wave, update)
         row = train_row(step, wave, terms, advantages, update, drift, self._costs(wave, update_s))
-        standing = zip(wave.episodes, terms, advantages.values, advantages.kept, strict=True)
-        self.run_dir.append(
-            rundir.EPISODES,
-            [episode_row("train", step, e, t, value if kept else None) for e, t, value, kept in standing],
-        )
+        self.run_dir.append(rundir.EPISODES, episode_rows(step, wave, terms, advantages))
         if not update.loss_finite:
             self.run_dir.append(rundir.TRAIN, [row])
             raise StoppedRun(

@@ -116,7 +116,7 @@ def grpo_update(
     parameters: NamedParameters,
     optimizer: torch.optim.Optimizer,
     rows: Sequence[Row],
-    advantages: Mapping[EpisodeSpec, float],
+    advantages: Mapping[EpisodeSpec, float | tuple[float, ...]],
     settings: UpdateSettings,
     temperature: float,
     step: int,

@@ -58,6 +58,11 @@ class GeometryConfig:
         "batch_scaled: over the wave's spread",
         choices=("zscore", "leave_one_out", "mean_only", "batch_scaled"),
     )
+    credit: str = key(
+        "episode",
+        "episode: one advantage for all of it; to_go: every replan answers for the reward from its own first tick on",
+        choices=("episode", "to_go"),
+    )
     min_group_std_cm: float = key(0.05, "groups whose rewards spread less (population std, cm) are dropped", at_least=0)
     min_success_rate: float | None = key(
         None, "groups whose share of successes is not above this are dropped (null: none are)", at_least=0, at_most=1
