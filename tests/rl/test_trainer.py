@@ -25,7 +25,8 @@ from vla_rl.rl.plan import Geometry, evaluation_steps
 from vla_rl.rollout.events import EpisodeDone, PredictRound
 from vla_rl.rollout.pool import ProcessPool
 
-TRAIN_KEYS = """step episodes successes reward_mean median_group_std_cm groups_total groups_kept groups_dropped
+TRAIN_KEYS = """step episodes successes reward_mean median_group_std_cm groups_total groups_refilled
+    groups_kept groups_dropped
     lone_replans mixed_groups_frac success_advantage_share
     mean_ratio min_ratio max_ratio clip_fraction approx_kl anchor_kl
     anchor_k3_pre update_kl rolled_back rollout_gap loss grad_norm step_skipped chosen_nll entropy
@@ -367,6 +368,45 @@ def test_steps_never_share_a_training_seed():
     assert [(s.seed, s.draw) for s in geometry.specs(2)] == [(200000 + k, d) for k in (3, 4, 5) for d in (0, 1)]
     assert {s.seed for step in (1, 2, 3) for s in geometry.specs(step)} == set(geometry.training_seeds(3))
     assert CONFIGURATION["run"]["seed"] == 3
+
+
+def test_the_seeds_of_refills_are_set_aside_for_their_step():
+    geometry = Geometry.of(GeometryConfig(seeds=3, draws=2, temperature=1.0, train_seed_base=200000, refill=2))
+    assert [s.seed for s in geometry.specs(2)[::2]] == [200009, 200010, 200011]
+    assert [s.seed for s in geometry.specs(2, 2, used=4)[::2]] == [200013, 200014]
+    assert geometry.training_seeds(2) == range(200000, 200018)
+
+
+REFILLED = {"seeds": 2, "draws": 3, "refill": 2, "min_success_rate": 0.0}  # a group without a success is replaced
+
+
+@pytest.fixture(scope="module")
+def refilled(tmp_path_factory):
+    path = tmp_path_factory.mktemp("refilled") / "run"
+    finish(toy_trainer(path, geometry=REFILLED))
+    return path
+
+
+def test_dropped_groups_are_replaced_by_fresh_seeds_of_the_same_step(refilled):
+    rows, episodes = read(refilled, "train.jsonl"), read(refilled, "episodes.jsonl")
+    assert any(row["groups_refilled"] for row in rows)
+    for row in rows:
+        seeds = sorted({e["seed"] for e in episodes if e["phase"] == "train" and e["step"] == row["step"]})
+        first = 200000 + 6 * (row["step"] - 1)
+        assert seeds == list(range(first, first + 2 + row["groups_refilled"]))
+        assert row["groups_total"] == len(seeds) and row["episodes"] == 3 * len(seeds)
+        assert row["groups_kept"] == 2 or row["groups_refilled"] >= 2
+        assert row["groups_kept"] <= 2
+
+
+def test_a_run_with_refills_killed_at_event_after_event_ends_the_same(refilled, tmp_path):
+    for stride in range(8, 300, 11):
+        try:
+            finish(toy_trainer(tmp_path / "run", on_event=kill_at(stride), geometry=REFILLED))
+            break
+        except Killed:
+            continue
+    assert evidence(tmp_path / "run") == evidence(refilled)
 
 
 def test_a_sampler_that_only_decodes_greedily_is_refused_at_once(tmp_path):

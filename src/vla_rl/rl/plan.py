@@ -22,6 +22,7 @@ class Geometry:
     draws: int
     temperature: float
     train_seed_base: int
+    refill: int
     rule: GroupRule
     credit: str
     shuffle_advantages: bool
@@ -54,18 +55,29 @@ class Geometry:
             max_success_rate=config.max_success_rate,
         )
         return cls(
-            config.seeds, config.draws, config.temperature, config.train_seed_base, rule, config.credit,
+            config.seeds, config.draws, config.temperature, config.train_seed_base, config.refill, rule, config.credit,
             config.shuffle_advantages,
         )  # fmt: skip
 
-    def specs(self, step: int) -> list[EpisodeSpec]:
-        """The episodes of update `step` (from 1), seed-major; steps never share a seed."""
-        first = self.train_seed_base + (step - 1) * self.seeds
-        return [EpisodeSpec(seed, draw) for seed in range(first, first + self.seeds) for draw in range(self.draws)]
+    @property
+    def most_seeds(self) -> int:
+        """Seeds that are set aside for a step."""
+        return self.seeds * (1 + self.refill)
+
+    def specs(self, step: int, groups: int | None = None, used: int = 0) -> list[EpisodeSpec]:
+        """Episodes of update `step` (from 1), seed-major; steps never share a seed.
+
+        Args:
+            groups: how many seeds; None for those of the first wave.
+            used: seeds of this step that earlier waves took.
+        """
+        first = self.train_seed_base + (step - 1) * self.most_seeds + used
+        last = first + (self.seeds if groups is None else groups)
+        return [EpisodeSpec(seed, draw) for seed in range(first, last) for draw in range(self.draws)]
 
     def training_seeds(self, steps: int) -> range:
-        """Every seed that a run of `steps` updates trains on."""
-        return range(self.train_seed_base, self.train_seed_base + steps * self.seeds)
+        """Every seed that a run of `steps` updates may train on."""
+        return range(self.train_seed_base, self.train_seed_base + steps * self.most_seeds)
 
 
 def evaluation_steps(steps: int, every: int | None, at_steps: Sequence[int]) -> frozenset[int]:

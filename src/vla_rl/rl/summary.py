@@ -97,6 +97,7 @@ def train_row(
     update: UpdateResult,
     drift: Drift | None,
     costs: StepCosts,
+    planned_groups: int,
 ) -> dict[str, Any]:
     """One line of `train.jsonl`, without `save_s`, which is known only after the row is part of the checkpoint.
 
@@ -115,6 +116,7 @@ def train_row(
         "reward_mean": _mean(rewards),
         "median_group_std_cm": statistics.median(stds) if stds else None,
         "groups_total": len(advantages.groups),
+        "groups_refilled": len(advantages.groups) - planned_groups,
         "groups_kept": sum(group.kept for group in advantages.groups),
         "groups_dropped": {reason: sum(g.dropped == reason for g in advantages.groups) for reason in DROPPED},
         "lone_replans": lone_replans([episode.spec.seed for episode in episodes], advantages),

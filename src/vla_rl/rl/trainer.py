@@ -11,8 +11,8 @@ moved the policy; rows and counters on disk.
 Deviations from GRPO (Shao et al., 2024, arXiv:2402.03300):
 - an "output" is a whole episode of many action chunks; its advantage stands on every token of every chunk;
 - the loss is averaged over all tokens of the wave, not per output first; `loss.weighting` has two other ways;
-- groups whose rewards spread less than a floor are dropped (by choice also by success rate), and nothing is added to
-  the std that divides; `geometry.advantage` has three other estimators;
+- groups whose rewards spread less than a floor are dropped (by choice also by success rate, and replaced by fresh
+  ones), and nothing is added to the std that divides; `geometry.advantage` has three other estimators;
 - the clip band is asymmetric ("clip-higher"), and with one gradient pass a wave it binds only against stored sampler
   log-probabilities (`loss.old_logp=recorded`): against the trainer's own the ratio is 1 by design;
 - no KL term unless asked for (`loss.kl_beta`); the anchor is the policy at step 0, and the distance to it is measured.
@@ -24,7 +24,7 @@ what was recorded later than the checkpoint is dropped and done again, bit for b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -52,11 +52,14 @@ from vla_rl.rl.update import UpdateResult, build_optimizer, grpo_update
 from vla_rl.rollout import store
 from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
-from vla_rl.rollout.records import Episode, Row
-from vla_rl.rollout.wave import Wave, assemble, run_wave
+from vla_rl.rollout.records import Episode, EpisodeSpec, Row
+from vla_rl.rollout.wave import Wave, assemble, joined, run_wave
 from vla_rl.seeds import check_use
 
 _GIB = 2**30
+
+
+_Priced = tuple[Wave, list[Terms], Advantages]
 
 
 class _OutOfTime(Exception):
@@ -153,10 +156,10 @@ class GrpoTrainer:
             if step - 1 in self.evaluate_at:
                 self._evaluate(step - 1)
             try:
-                wave = self._collect(step)
+                wave = self._collect(step, self.geometry.specs(step))
                 if step == done + 1:
                     check_first(self.policy, wave.rows, self.settings, self.geometry.temperature)
-                terms, advantages = self._price(step, wave)
+                wave, terms, advantages = self._refill(step, wave, *self._price(step, wave))
                 update, drift, update_s = self._update(step, wave, advantages)
             except _OutOfTime:
                 self.optimizer.zero_grad(set_to_none=True)
@@ -168,9 +171,9 @@ class GrpoTrainer:
         return self._end(self.steps, finished=True)
 
     # ------------------------------------------------------------------------------------------- the parts of a step
-    def _collect(self, step: int) -> Wave:
-        """Roll out the wave; episodes that an earlier attempt finished under these very weights are taken from disk."""
-        specs, directory = self.geometry.specs(step), store.wave_dir(self.run_dir.path, step)
+    def _collect(self, step: int, specs: Sequence[EpisodeSpec]) -> Wave:
+        """Roll out a wave; episodes that an earlier attempt finished under these very weights are taken from disk."""
+        directory = store.wave_dir(self.run_dir.path, step)
         digest = self.policy.weights_digest()
         stored = {e.spec: (e, rows) for e, rows in store.read_wave(directory) if rows[0].policy_digest == digest}
         missing = [spec for spec in specs if spec not in stored]
@@ -218,6 +221,17 @@ class GrpoTrainer:
             advantages = shuffled(advantages, (self.geometry.train_seed_base, step))
         return terms, advantages
 
+    def _refill(self, step: int, wave: Wave, terms: list[Terms], advantages: Advantages) -> _Priced:
+        """Play fresh seeds in place of groups that were dropped, until enough teach or the step's seeds are used up."""
+        for _ in range(self.geometry.refill):
+            missing = self.geometry.seeds - sum(group.kept for group in advantages.groups)
+            if missing == 0:
+                break
+            specs = self.geometry.specs(step, missing, used=len(advantages.groups))
+            wave = joined(wave, self._collect(step, specs))
+            terms, advantages = self._price(step, wave)
+        return wave, terms, advantages
+
     def _update(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, Drift | None, float]:
         """Update, measure how far that went, and undo it if it was too far."""
         self._phase, started = "update", time.perf_counter()
@@ -260,7 +274,7 @@ class GrpoTrainer:
         """Episodes first, then the checkpoint, which carries the step's row, then the row: each is redone or
         recovered."""
         self.counters = self._count(wave, update)
-        row = train_row(step, wave, terms, advantages, update, drift, self._costs(wave, update_s))
+        row = train_row(step, wave, terms, advantages, update, drift, self._costs(wave, update_s), self.geometry.seeds)
         self.run_dir.append(rundir.EPISODES, episode_rows(step, wave, terms, advantages))
         if not update.loss_finite:
             self.run_dir.append(rundir.TRAIN, [row])
@@ -293,7 +307,7 @@ class GrpoTrainer:
     def _preflight(self) -> None:
         started = time.perf_counter()
         observation = preflight.render_canary(self.pool, self.geometry.train_seed_base)
-        rows = self.geometry.seeds * self.geometry.draws * self.max_replans
+        rows = self.geometry.most_seeds * self.geometry.draws * self.max_replans
         waves = self.steps if self.keep_rows else self.save_every
         needed = preflight.check_disk(
             self.run_dir.path, self.policy, self.parameters, observation, rows=rows * waves, checkpoints=self.keep + 1

@@ -183,6 +183,14 @@ def assemble(episodes: tuple[Episode, ...], rows: tuple[Row, ...], wall_s: float
     return Wave(episodes, rows, wall_s, groups, rounds, predicts / rounds if rounds else None)
 
 
+def joined(first: Wave, second: Wave) -> Wave:
+    """Two waves that were played one after the other, as one."""
+    rounds = first.predict_rounds + second.predict_rounds
+    episodes = first.episodes + second.episodes
+    mean = sum(episode.replans for episode in episodes) / rounds if rounds else None
+    return Wave(episodes, first.rows + second.rows, first.wall_s + second.wall_s, first.groups, rounds, mean)
+
+
 @dataclass
 class _Team:
     """A group of slots, the episodes in them, and the round that is under way."""

@@ -51,7 +51,12 @@ class GeometryConfig:
     seeds: int = key(8, "spawn seeds (groups) per step", at_least=1)
     draws: int = key(8, "draws (episodes) per seed", at_least=2)
     temperature: float = key(1.0, "sampling temperature of the training rollouts", above=0)
-    train_seed_base: int = key(200000, "first training seed; step k uses base + k*seeds and the following", at_least=0)
+    train_seed_base: int = key(
+        200000, "first training seed; step k uses base + k * seeds * (1 + refill) and the following", at_least=0
+    )
+    refill: int = key(
+        0, "at most this many further waves a step, of fresh seeds in place of groups that were dropped", at_least=0
+    )
     advantage: str = key(
         "zscore",
         "zscore: over the group's spread; leave_one_out: minus the others' mean; mean_only: minus the mean; "
