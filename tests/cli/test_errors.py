@@ -23,6 +23,8 @@ def vla_rl(*arguments, **environment):
         (["train", "run.device=tpu"], "auto, cpu, cuda"),
         (["train", "eval.seeds=200000"], "may not be used for eval"),
         (["train", "geometry.train_seed_base=300"], "may not be used for train"),
+        (["train", "eval.seeds=0-19", "eval.every=1"], "may not be used for evaluation during training"),
+        (["train", "run.steps=3", "eval.at_steps=[4]"], "no update 4 in a run of 3"),
         (["train", "run.resume=/nowhere"], "/nowhere"),
         (["train", "geometry.draws=1"], "draws"),
         (["train", "policy.checkpoint=/nowhere"], "policy.checkpoint"),

@@ -14,7 +14,7 @@ from vla_rl.evals.summary import summarise
 from vla_rl.report.evaluation import evaluation, flags, outcome
 from vla_rl.report.progress import ProgressView
 from vla_rl.report.sheet import Strip, contact_sheet, save_sheet
-from vla_rl.report.tables import before_and_after, steps
+from vla_rl.report.tables import before_and_after, evaluations, steps
 from vla_rl.report.training import TrainingView
 from vla_rl.rl.events import StepDone
 from vla_rl.rollout.records import Episode, EpisodeSpec
@@ -97,6 +97,17 @@ def test_a_paired_table_names_its_test() -> None:
     console = Console(width=100, record=True, file=open("/dev/null", "w"))
     console.print(before_and_after(summary, summary, read))
     assert "success (strict test)" in console.export_text()
+
+
+def test_evaluations_in_between_are_one_line_each_with_their_change_from_the_first() -> None:
+    summary, _ = evaluated(4)
+    rows = [{**summary, "step": step} for step in (0, 5, 12)]
+    read = {"success": {"mean": 0.25, "low": 0.0, "high": 0.5}}
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))
+    console.print(evaluations(rows, [read, read]))
+    lines = console.export_text().splitlines()
+    assert sum("+25.00 points [+0.00, +50.00]" in line for line in lines) == 2
+    assert [line.split()[1] for line in lines[-4:-1]] == ["0", "5", "12"]
 
 
 def test_a_step_whose_update_was_undone_says_so() -> None:

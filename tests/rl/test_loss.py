@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from vla_rl.errors import ConfigError
-from vla_rl.rl.loss import KL_ESTIMATORS, LossInputs, Objective, RatioStats, episode_weights, grpo_loss, normaliser
+from vla_rl.rl.loss import (
+    KL_ESTIMATORS,
+    WEIGHTINGS,
+    LossInputs,
+    Objective,
+    RatioStats,
+    episode_weights,
+    grpo_loss,
+    normaliser,
+)
 
 DOCUMENTED = Objective(clip_low=0.8, clip_high=1.28)
 
@@ -91,26 +100,31 @@ def test_a_fully_masked_first_row_does_not_hide_the_second():
     assert outputs.loss.item() == -1.0 and grad.tolist() == [[0.0], [-1.0]]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 4, 8])
-def test_micro_batches_add_up_to_the_same_gradient(rows):
+EVERY_TERM = Objective(0.8, 1.28, dual_clip=1.5, kl_beta=0.1, entropy_bonus=0.05)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("objective", [EVERY_TERM, replace(EVERY_TERM, ratio="sequence", kl_estimator="k2")])
+def test_micro_batches_add_up_to_the_same_gradient_under_every_aggregator(rows, weighting, objective):
     torch.manual_seed(0)
     lengths = range(1, 9)
     theta = torch.randn(8, 8, dtype=torch.float64)
     old = theta + 0.3 * torch.randn(8, 8, dtype=torch.float64)
     mask = torch.arange(8) < torch.tensor(lengths)[:, None]
     advantage = torch.randn(8, dtype=torch.float64)
-    weight = torch.tensor(episode_weights(list(lengths), "episode"), dtype=torch.float64)
-    total_weight = float((weight * mask.sum(1)).sum())
+    weight = torch.tensor(episode_weights(list(lengths), weighting), dtype=torch.float64)
+    divisor = normaliser(list(lengths), weighting, 5)
+    anchor = theta + 0.2 * torch.randn(8, 8, dtype=torch.float64)
 
     def total(size):
         live = theta.clone().requires_grad_()
         stats, loss = RatioStats(), 0.0
         for start in range(0, 8, size):
             part = slice(start, start + size)
-            outputs = grpo_loss(
-                LossInputs(live[part], old[part], mask[part], advantage[part], weight[part], total_weight),
-                DOCUMENTED,
-            )
+            given = (values[part] for values in (live, old, mask, advantage, weight))
+            more = {"anchor_logp_RT": anchor[part], "entropy_RT": live[part].square()}
+            outputs = grpo_loss(LossInputs(*given, divisor, **more), objective)
             outputs.loss.backward()
             stats, loss = stats + outputs.stats, loss + outputs.loss.item()
         return loss, stats, live.grad

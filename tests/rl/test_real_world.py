@@ -14,6 +14,7 @@ from vla_rl.policy.molmo2 import TwinArchitecture
 from vla_rl.policy.normalise import NormStats
 from vla_rl.policy.policy import new_twin
 from vla_rl.policy.sampler import GrammarSampler
+from vla_rl.rl.credit import episode_returns
 from vla_rl.rl.reward import RewardV1
 from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.summary import episode_row
@@ -87,6 +88,13 @@ def test_episodes_and_rows_survive_the_store_and_become_strict_json(reference, t
         back, _ = store.read_episode(store.write_episode(tmp_path, 1, episode, rows))
         assert back == episode
         assert "NaN" not in dump_json(episode_row("train", 1, back, reward.terms(back.metrics), 0.5))
+
+
+def test_the_trace_of_an_episode_prices_it_as_its_metrics_do(reference):
+    reward = RewardV1(success_bonus=10.0, tip_penalty=2.0, strike_penalty=5.0, progress_floor_cm=-4.0)
+    for episode in reference.episodes:
+        assert episode.trace is not None and episode.trace.starts == [0, 30] and len(episode.trace.distance_cm) == 61
+        assert episode_returns(episode, reward)[0] == reward.terms(episode.metrics)["total"]
 
 
 def test_the_first_update_agrees_with_the_sampler_within_1e_5_and_clips_nothing(policy, reference):

@@ -22,12 +22,14 @@ from vla_rl.rl import events
 from vla_rl.rl import trainer as trainer_module
 from vla_rl.rl.checkpoint import checkpoints, load_checkpoint
 from vla_rl.rl.drift import Drift
-from vla_rl.rl.plan import Geometry
+from vla_rl.rl.plan import Geometry, evaluation_steps
 from vla_rl.rollout.events import EpisodeDone, PredictRound
 from vla_rl.rollout.pool import ProcessPool
 
-TRAIN_KEYS = """step episodes successes reward_mean median_group_std_cm groups_total groups_kept groups_dropped
-    mixed_groups_frac success_advantage_share mean_ratio min_ratio max_ratio clip_fraction approx_kl anchor_kl
+TRAIN_KEYS = """step episodes successes reward_mean median_group_std_cm groups_total groups_refilled
+    groups_kept groups_dropped
+    lone_replans mixed_groups_frac success_advantage_share
+    mean_ratio min_ratio max_ratio clip_fraction approx_kl anchor_kl
     anchor_k3_pre update_kl rolled_back rollout_gap loss grad_norm step_skipped chosen_nll entropy
     knockaway_frac setback_frac tip_frac strikes earned_progress_mean_cm ungrasped_disp_mean_cm oom_retries rows tokens
     predict_rounds mean_predict_batch rollout_s update_s eval_s save_s env_steps_per_s vram_gib gpu_h
@@ -278,6 +280,34 @@ def test_a_killed_wave_runs_only_the_episodes_that_were_in_flight(tmp_path):
     assert (first_wave.step, first_wave.episodes, first_wave.stored) == (1, 6, 4)
 
 
+def test_the_schedule_of_evaluations_is_start_end_cadence_and_named_updates():
+    assert evaluation_steps(7, 3, [1, 6]) == {0, 1, 3, 6, 7}
+    assert evaluation_steps(7, None, []) == {0, 7} and evaluation_steps(0, 2, [0]) == {0}
+    for named in (8, -1):
+        with pytest.raises(ConfigError, match="eval.at_steps"):
+            evaluation_steps(7, None, [named])
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_evaluations_in_between_are_made_once_whatever_the_kills_and_change_nothing(reference, tmp_path, every):
+    path, made = tmp_path / "run", []
+    for stride in range(6, 200, 9):
+        die = kill_at(stride)
+        try:
+            finish(
+                toy_trainer(path, on_event=lambda e, die=die: (made.append(e), die(e)), every=every, evaluate_at={1, 2})
+            )
+            break
+        except Killed:
+            continue
+    assert [row["step"] for row in read(path, "eval.jsonl")] == [0, 1, 2, 3]
+    episodes = [(r["step"], r["seed"]) for r in read(path, "episodes.jsonl") if r["phase"] == "eval"]
+    assert len(episodes) == len(set(episodes)) == 12
+    if every == 1:  # a checkpoint stands behind each of them
+        assert [event.step for event in made if isinstance(event, events.EvalDone)] == [0, 1, 2, 3]
+    assert evidence(path)[2] == evidence(reference[0])[2]
+
+
 def test_resuming_a_finished_run_changes_no_row(reference, tmp_path):
     path, _, _ = reference
     before = {p.name: p.read_bytes() for p in path.glob("*.jsonl")}
@@ -389,6 +419,45 @@ def test_steps_never_share_a_training_seed():
     assert [(s.seed, s.draw) for s in geometry.specs(2)] == [(200000 + k, d) for k in (3, 4, 5) for d in (0, 1)]
     assert {s.seed for step in (1, 2, 3) for s in geometry.specs(step)} == set(geometry.training_seeds(3))
     assert CONFIGURATION["run"]["seed"] == 3
+
+
+def test_the_seeds_of_refills_are_set_aside_for_their_step():
+    geometry = Geometry.of(GeometryConfig(seeds=3, draws=2, temperature=1.0, train_seed_base=200000, refill=2))
+    assert [s.seed for s in geometry.specs(2)[::2]] == [200009, 200010, 200011]
+    assert [s.seed for s in geometry.specs(2, 2, used=4)[::2]] == [200013, 200014]
+    assert geometry.training_seeds(2) == range(200000, 200018)
+
+
+REFILLED = {"seeds": 2, "draws": 3, "refill": 2, "min_success_rate": 0.0}  # a group without a success is replaced
+
+
+@pytest.fixture(scope="module")
+def refilled(tmp_path_factory):
+    path = tmp_path_factory.mktemp("refilled") / "run"
+    finish(toy_trainer(path, geometry=REFILLED))
+    return path
+
+
+def test_dropped_groups_are_replaced_by_fresh_seeds_of_the_same_step(refilled):
+    rows, episodes = read(refilled, "train.jsonl"), read(refilled, "episodes.jsonl")
+    assert any(row["groups_refilled"] for row in rows)
+    for row in rows:
+        seeds = sorted({e["seed"] for e in episodes if e["phase"] == "train" and e["step"] == row["step"]})
+        first = 200000 + 6 * (row["step"] - 1)
+        assert seeds == list(range(first, first + 2 + row["groups_refilled"]))
+        assert row["groups_total"] == len(seeds) and row["episodes"] == 3 * len(seeds)
+        assert row["groups_kept"] == 2 or row["groups_refilled"] >= 2
+        assert row["groups_kept"] <= 2
+
+
+def test_a_run_with_refills_killed_at_event_after_event_ends_the_same(refilled, tmp_path):
+    for stride in range(8, 300, 11):
+        try:
+            finish(toy_trainer(tmp_path / "run", on_event=kill_at(stride), geometry=REFILLED))
+            break
+        except Killed:
+            continue
+    assert evidence(tmp_path / "run") == evidence(refilled)
 
 
 def test_a_sampler_that_only_decodes_greedily_is_refused_at_once(tmp_path):

@@ -62,7 +62,7 @@ def test_a_file_of_another_format_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as before:
         before.setattr(store, "FORMAT", 1)
         path = store.write_episode(tmp_path, 1, *episode_with_rows())
-    with pytest.raises(IntegrityError, match="format is 1, not 2"):
+    with pytest.raises(IntegrityError, match="format is 1, not 3"):
         store.read_episode(path)
 
 

@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 
 from vla_rl.errors import MachineError
+from vla_rl.sim.metrics import TickSample
 
 PX = 16
 SHAPE = (2, 3, 4, 3)
@@ -121,6 +122,42 @@ class TellingWorld(ToyWorld):
             "image_px": PX,
             "look": "bare",
         }
+
+
+@dataclass(frozen=True)
+class TracedMetrics(ToyMetrics):
+    success_test: str
+    success_tick: int | None
+    strict_tick: int | None
+
+
+class TracedWorld(TellingWorld):
+    """The same, and it keeps a trace: the distance to the target in mm for a degree."""
+
+    def reset(self, *, seed: int):
+        look = super().reset(seed=seed)
+        self.trace = [self._sample()]
+        return look
+
+    @property
+    def ticks(self):
+        return len(self.trace) - 1
+
+    def step(self, targets_deg):
+        for target in targets_deg:
+            self.state = self.state + np.clip(target - self.state, -2, 2)
+            self.trace.append(self._sample())
+        answer = super().step(np.repeat(self.state[None], len(targets_deg), 0))  # goes nowhere any more
+        return answer
+
+    def metrics(self):
+        told = super().metrics()
+        tick = self.ticks - 1 if told.success else None
+        return TracedMetrics(**told.as_dict(), success_test="success_documented", success_tick=tick, strict_tick=None)
+
+    def _sample(self):
+        off_m = abs(self.state[0] - self.target_deg) / 1000
+        return TickSample(off_m, 0.0, 1.0, boat_speed_m_s=0.0, boat_spin_rad_s=0.0, max_speed=0.0, grip=None)
 
 
 class AttributeWorld(ToyWorld):

@@ -17,7 +17,7 @@ from vla_rl.cli.train import check_settings
 from vla_rl.config.compose import compose
 from vla_rl.config.differences import differences
 from vla_rl.config.reader import ConfigReader
-from vla_rl.config.schema import CheckpointConfig, EvalConfig, GeometryConfig, LossConfig, OptimConfig, RunConfig
+from vla_rl.config.schema import CheckpointConfig, GeometryConfig, LossConfig, MonitorConfig, OptimConfig, RunConfig
 from vla_rl.errors import EXIT_OK, UsageError
 from vla_rl.report.progress import ProgressView
 from vla_rl.rl.plan import Geometry
@@ -74,7 +74,7 @@ class _Job:
     """The sections of the configuration, read and checked."""
 
     settings: RunConfig
-    held_out: EvalConfig
+    held_out: MonitorConfig
     loss: LossConfig
     optim: OptimConfig
     keeping: CheckpointConfig
@@ -82,9 +82,9 @@ class _Job:
 
     @classmethod
     def of(cls, reader: ConfigReader) -> _Job:
-        settings, held_out = reader.section("run", RunConfig), reader.section("eval", EvalConfig)
+        settings, held_out = reader.section("run", RunConfig), reader.section("eval", MonitorConfig)
         geometry = Geometry.of(reader.section("geometry", GeometryConfig))
-        check_settings(settings, geometry, held_out, parse_seeds(held_out.seeds))
+        check_settings(settings, geometry, held_out, parse_seeds(held_out.seeds), "eval")
         loss, optim = reader.section("loss", LossConfig), reader.section("optim", OptimConfig)
         return cls(settings, held_out, loss, optim, reader.section("checkpoint", CheckpointConfig), geometry)
 

@@ -6,28 +6,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_rl.cli.heldout import check_plain, evaluation
+from vla_rl.cli.heldout import check_plain
 from vla_rl.cli.options import Options, parse, print_json
 from vla_rl.cli.resume import FREE_OF_TRAINING, compose_or_resume
+from vla_rl.cli.serving import serving_parity
 from vla_rl.cli.startup import check_unused, new_run_dir, prepare_torch
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import (
     BudgetConfig,
     CheckpointConfig,
-    EvalConfig,
     GatesConfig,
     GeometryConfig,
     LossConfig,
+    MonitorConfig,
     OptimConfig,
     RunConfig,
     TripwiresConfig,
 )
 from vla_rl.errors import EXIT_OK, VlaRlError
+from vla_rl.evals.parity import Bounds
 from vla_rl.prereg.identity import identity
 from vla_rl.report.progress import ProgressView
 from vla_rl.report.training import TrainingView, closing, show_closing
-from vla_rl.rl.plan import Geometry, Outcome
-from vla_rl.rl.reward import documented_reward
+from vla_rl.rl.plan import Geometry, Outcome, evaluation_steps
 from vla_rl.seeds import check_disjoint, check_use, parse_seeds
 from vla_rl.sim.canary import require_rendering
 
@@ -59,33 +60,37 @@ def run(argv: Sequence[str]) -> int:
 
 def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[Outcome, Path]:
     settings = reader.section("run", RunConfig)
-    geometry, held_out = reader.section("geometry", GeometryConfig), reader.section("eval", EvalConfig)
+    geometry, held_out = reader.section("geometry", GeometryConfig), reader.section("eval", MonitorConfig)
     seeds = parse_seeds(held_out.seeds)
-    check_settings(settings, Geometry.of(geometry), held_out, seeds)
+    evaluate_at = evaluation_steps(settings.steps, held_out.every, held_out.at_steps)
+    in_between = not evaluate_at <= {0, settings.steps}
+    check_settings(settings, Geometry.of(geometry), held_out, seeds, "watch" if in_between else "eval")
     require_rendering()
     device = prepare_torch(settings.device, settings.threads, settings.seed)
     from vla_rl.evals.scene import scene_facts
     from vla_rl.rl.gates import Gates
     from vla_rl.rl.guards import Guards
-    from vla_rl.rl.summary import Evaluation, episode_row
     from vla_rl.rl.trainer import GrpoTrainer
 
     policy = reader.component("policy", device=device)
     sampler = reader.component("sampler", policy=policy, run_seed=settings.seed)
     surface, reward, mirror = reader.component("surface"), reader.component("reward"), reader.component("logger")
-    sim, documented = reader.component_spec("sim"), documented_reward()
+    sim = reader.component_spec("sim")
     run_dir, started = _open(reader, settings), False
     try:
         with reader.component("pool", env_spec=sim, plugins=reader.plugins, on_event=view.on_event) as pool:
             scene = scene_facts(policy, pool)
             run_dir.record_scene(scene)
-            play = evaluation(held_out, seeds, sampler=sampler, pool=pool, scene=scene, on_event=view.on_event)
-
-            def evaluate_held_out(step: int) -> Evaluation:
-                result = play()
-                rows = (episode_row("eval", step, e, documented.terms(e.metrics)) for e in result.episodes)
-                return Evaluation(result.summary, tuple(rows))
-
+            evaluate = reader.component(
+                "evaluator", policy=policy, sampler=sampler, pool=pool, seeds=seeds, temperature=held_out.temperature,
+                slots=held_out.slots, scene=scene, on_event=view.on_event,
+            )  # fmt: skip
+            gates, parity = reader.section("gates", GatesConfig), None
+            bounds = Bounds(gates.parity_successes, gates.parity_interacted)
+            if record := gates.parity_record:
+                name = reader.component_spec("policy").get("checkpoint", "policy")
+                which = {"name": name, "digest": policy.weights_digest(), "frames": "own"}
+                parity, evaluate = serving_parity(record, evaluate, bounds, which)
             trainer = GrpoTrainer(
                 policy=policy,
                 sampler=sampler,
@@ -94,15 +99,17 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
                 reward=reward,
                 geometry=geometry,
                 loss=reader.section("loss", LossConfig),
+                token_loss=reader.component("token_loss"),
                 optim=reader.section("optim", OptimConfig),
                 checkpoint=reader.section("checkpoint", CheckpointConfig),
                 steps=settings.steps,
                 slots=held_out.slots,
                 max_replans=scene["max_replans"],
                 run_dir=run_dir,
-                evaluate=evaluate_held_out,
+                evaluate=evaluate,
+                evaluate_at=evaluate_at,
                 guards=Guards(reader.section("tripwires", TripwiresConfig), reader.section("budget", BudgetConfig)),
-                gates=Gates(reader.section("gates", GatesConfig)),
+                gates=Gates(gates, parity),
                 max_wall_s=options.left_s(settings.max_wall_s),
                 on_event=view.on_event,
             )
@@ -117,9 +124,11 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
         run_dir.close()
 
 
-def check_settings(settings: RunConfig, geometry: Geometry, held_out: EvalConfig, seeds: tuple[int, ...]) -> None:
+def check_settings(
+    settings: RunConfig, geometry: Geometry, held_out: MonitorConfig, seeds: tuple[int, ...], use: str
+) -> None:
     """Everything that can be refused before a second is spent on loading."""
-    check_use(seeds, "eval", where="eval.seeds")
+    check_use(seeds, use, where="eval.seeds")
     training = geometry.training_seeds(settings.steps)
     check_use(training, "train", where="geometry.train_seed_base")
     check_disjoint(training, seeds)

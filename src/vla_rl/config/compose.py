@@ -6,9 +6,11 @@ errors become one `ConfigError` with key, file and a nearest match; no OmegaConf
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
@@ -51,7 +53,8 @@ def compose(primary: str, overrides: Sequence[str] = (), *, allow_missing: bool 
         GlobalHydra.instance().clear()
         _register()
         with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
-            node = hydra_compose(config_name=primary, overrides=[_quote_seeds(override) for override in overrides])
+            given = [*_search_plugins(overrides), *(_quote_seeds(override) for override in overrides)]
+            node = hydra_compose(config_name=primary, overrides=given)
         tree = _to_plain(node, allow_missing)
         # A fresh merge into the schema refuses what an option file slipped past Hydra's struct flag.
         OmegaConf.merge(OmegaConf.structured(ROOTS[primary]), tree)
@@ -66,6 +69,15 @@ def compose(primary: str, overrides: Sequence[str] = (), *, allow_missing: bool 
 def options(group: str) -> list[str]:
     """The options of a configuration group, e.g. ``["processes", "serial"]``."""
     return sorted(p.stem for p in (paths.conf_dir() / group).glob("*.yaml"))
+
+
+def _search_plugins(overrides: Sequence[str]) -> list[str]:
+    """Makes options found that packages under ``plugins=[...]`` bring in a `conf/` of their own; none is imported."""
+    text = next((override.partition("=")[2] for override in overrides if override.startswith("plugins=")), "[]")
+    found = [importlib.util.find_spec(name) for name in re.findall(r"\w+", text)]
+    places = [Path(place) / "conf" for spec in found if spec for place in spec.submodule_search_locations or ()]
+    listed = ",".join(f"'file://{place}'" for place in places if place.is_dir())
+    return [f"hydra.searchpath=[{listed}]"] if listed else []
 
 
 def _quote_seeds(override: str) -> str:

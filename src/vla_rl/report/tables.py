@@ -28,8 +28,8 @@ def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any], read: 
     test = TEST_NAMES.get(read["success_test"])
     table.add_row(
         f"success ({test})" if test else "success",
-        _count(before),
-        _count(after),
+        count(before),
+        count(after),
         change(read["success"], scale=100, unit=" points"),
     )
     if read["reward_cm"]:
@@ -44,6 +44,23 @@ def firing(wire: Mapping[str, Any]) -> str:
     ends = "stops the run" if wire["mode"] == "armed" else "recorded"
     value, line = number(wire["value"], ".4g"), number(wire["threshold"], ".4g")
     return f"tripwire {wire['wire']} ({value}, line {line}, streak {wire['streak']}; {ends})"
+
+
+def evaluations(rows: Sequence[Mapping[str, Any]], reads: Sequence[Mapping[str, Any]]) -> Table:
+    """One line an evaluation of a training run; from the second on with its paired change from the first."""
+    table = Table(title="Held-out evaluations, same seeds", title_justify="left")
+    headings = ("updates", "success", "change [95 % interval]", "reward, cm", "touched", "pinched", "lifted", "tipped")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row, read in zip(rows, [None, *reads], strict=True):
+        table.add_row(
+            str(row["step"]),
+            count(row),
+            change(read["success"], scale=100, unit=" points") if read else "",
+            _mean(row),
+            *(str(row[name]) for name in ("touched", "pinched", "lifted", "tipped")),
+        )
+    return table
 
 
 def steps(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -71,7 +88,8 @@ def undone(row: Mapping[str, Any]) -> str:
     return ", undone" if row["rolled_back"] else ""
 
 
-def _count(summary: Mapping[str, Any]) -> str:
+def count(summary: Mapping[str, Any]) -> str:
+    """Successes of trials, e.g. ``12/20``."""
     return f"{summary['successes']}/{summary['trials']}"
 
 

@@ -51,8 +51,8 @@ class TrainingView:
                 say(_step_line(event.row, event.total_steps))
             case events.EvalDone():
                 self.mirror.log("eval", event.row)
-                row = event.row
-                say(f"held-out after {event.step} updates: {row['successes']}/{row['trials']} successes")
+                counted = f": {tables.count(event.row)} successes" if "successes" in event.row else ""
+                say(f"held-out after {event.step} updates{counted}")
             case events.GateJudged():
                 say(f"gate {event.result['gate']}: {'passed' if event.result['passed'] else 'not passed'}")
             case events.WiresFired():
@@ -67,20 +67,27 @@ def closing(directory: Path, *, finished: bool) -> dict[str, Any]:
     """Summary of a run from its files.
 
     Returns:
-        JSON-able: `run_dir`, `finished`, `steps` (rows of train.jsonl), `before`, `after` (rows of eval.jsonl) and
-        `read` (the paired read); the last three are None where an evaluation is missing.
+        JSON-able: `run_dir`, `finished`, `steps` (rows of train.jsonl), `evaluations` (rows of eval.jsonl), `reads`
+        (the paired read of each but the first against the first; empty where an evaluator records no episodes), and
+        `before`, `after`, `read`: those of the whole run, None where something is missing.
     """
     evaluations = _rows(directory / "eval.jsonl")
-    complete = finished and len(evaluations) > 1
-    episodes = [row for row in _rows(directory / "episodes.jsonl") if row["phase"] == "eval"] if complete else []
-    sides = [[e for e in episodes if e["step"] == evaluations[i]["step"]] for i in (0, -1)] if complete else []
+    episodes: dict[int, list[dict[str, Any]]] = {row["step"]: [] for row in evaluations}
+    for row in _rows(directory / "episodes.jsonl"):
+        if row["phase"] == "eval" and row["step"] in episodes:
+            episodes[row["step"]].append(row)
+    first, *later = [(row, episodes[row["step"]]) for row in evaluations] or [({}, [])]
+    paired = all(played and "success_test" in row for row, played in (first, *later))
+    reads = [compare(first[1], played, before_summary=first[0], after_summary=row) for row, played in later if paired]
     return {
         "run_dir": str(directory),
         "finished": finished,
         "steps": _rows(directory / "train.jsonl"),
+        "evaluations": evaluations,
+        "reads": reads,
         "before": evaluations[0] if evaluations else None,
-        "after": evaluations[-1] if complete else None,
-        "read": compare(*sides, before_summary=evaluations[0], after_summary=evaluations[-1]) if complete else None,
+        "after": evaluations[-1] if finished and len(evaluations) > 1 else None,
+        "read": reads[-1] if finished and reads else None,
     }
 
 
@@ -89,6 +96,8 @@ def show_closing(view: ProgressView, summary: dict[str, Any]) -> None:
     directory = summary["run_dir"]
     if summary["steps"]:
         view.show(tables.steps(summary["steps"]))
+    if len(summary["reads"]) > 1:
+        view.show(tables.evaluations(summary["evaluations"], summary["reads"]))
     if not summary["finished"]:
         view.say(f"continue with: vla-rl train run.resume={directory}")
         return

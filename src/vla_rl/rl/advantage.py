@@ -98,11 +98,22 @@ class Group:
 
 @dataclass(frozen=True)
 class Advantages:
-    """Advantages in episode order (0 for episodes that do not count), whether each counts, and the groups by id."""
+    """Advantages in episode order (0 for episodes that do not count), whether each counts, and the groups by id.
+
+    Attributes:
+        replans: the advantage of every replan, if credit goes by replan (`credit`); None if the episode's stands on all
+            of them.
+    """
 
     values: tuple[float, ...]
     kept: tuple[bool, ...]
     groups: tuple[Group, ...]
+    replans: tuple[tuple[float, ...], ...] | None = None
+
+    @property
+    def credit(self) -> Sequence[float | tuple[float, ...]]:
+        """What each episode's rows are taught with: one number for all of them, or one a replan."""
+        return self.values if self.replans is None else self.replans
 
 
 def group_advantages(
@@ -152,7 +163,15 @@ def shuffled(advantages: Advantages, key: tuple[int, ...]) -> Advantages:
     values = list(advantages.values)
     for index, source in zip(counted, stream("shuffle-advantages", *key).permutation(counted), strict=True):
         values[index] = advantages.values[source]
-    return replace(advantages, values=tuple(values))
+    if advantages.replans is None:
+        return replace(advantages, values=tuple(values))
+    dealt = [value for index in counted for value in advantages.replans[index]]
+    deck = iter([dealt[i] for i in stream("shuffle-replans", *key).permutation(len(dealt))])
+    replans = tuple(
+        tuple(next(deck) for _ in own) if kept else own
+        for own, kept in zip(advantages.replans, advantages.kept, strict=True)
+    )
+    return replace(advantages, values=tuple(values), replans=replans)
 
 
 def success_share(values: Sequence[float], successes: Sequence[bool]) -> float | None:

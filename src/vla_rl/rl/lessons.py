@@ -25,7 +25,7 @@ class Lesson:
 
 def select_lessons(
     rows: Sequence[Row],
-    advantages: Mapping[EpisodeSpec, float],
+    advantages: Mapping[EpisodeSpec, float | tuple[float, ...]],
     *,
     weighting: str,
     episode_tokens: int,
@@ -35,7 +35,7 @@ def select_lessons(
 
     Args:
         rows: rows of the wave, any order.
-        advantages: advantage of each episode of a kept group; other episodes are absent.
+        advantages: of each episode of a kept group, or of each of its replans; other episodes are absent.
         weighting, episode_tokens: see `loss.episode_weights` and `loss.normaliser`.
         idle_rows: take rows with advantage 0 too, because a term without advantage acts on them.
 
@@ -48,11 +48,13 @@ def select_lessons(
         if row.spec in advantages:
             tokens[row.spec] = tokens.get(row.spec, 0) + len(row.bins)
     weights = dict(zip(tokens, episode_weights(list(tokens.values()), weighting), strict=True))
-    lessons = [
-        Lesson(row, advantages[row.spec], weights[row.spec])
-        for row in rows
-        if row.spec in advantages and (idle_rows or advantages[row.spec] != 0.0)
-    ]
+
+    def advantage(row: Row) -> float:
+        value = advantages[row.spec]
+        return value[row.replan] if isinstance(value, tuple) else value
+
+    taught = [Lesson(row, advantage(row), weights[row.spec]) for row in rows if row.spec in advantages]
+    lessons = [lesson for lesson in taught if idle_rows or lesson.advantage != 0.0]
     lessons.sort(key=lambda x: (len(x.row.bins), x.row.spec.seed, x.row.spec.draw, x.row.replan))
     return lessons, normaliser(list(tokens.values()), weighting, episode_tokens)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -144,6 +145,20 @@ class LossOutputs:
     loss: Tensor
     stats: RatioStats
     anchor_k3_sum: float | None = None
+
+
+class TokenLoss(Protocol):
+    """What the trainer needs of a loss: a micro-batch's share of it, already divided by `inputs.normaliser`, so that
+    micro-batches add up to the loss of the wave."""
+
+    def __call__(self, inputs: LossInputs, objective: Objective) -> LossOutputs: ...
+
+
+class GrpoLoss:
+    """`grpo_loss` as a component."""
+
+    def __call__(self, inputs: LossInputs, objective: Objective) -> LossOutputs:
+        return grpo_loss(inputs, objective)
 
 
 def grpo_loss(inputs: LossInputs, objective: Objective) -> LossOutputs:

@@ -1,10 +1,11 @@
-"""Which episodes belong to which update, what a run has used so far, and how it ended: plain frozen records.
+"""Which episodes belong to which update, when a run is evaluated, what it used so far, how it ended: frozen records.
 
 In: a `GeometryConfig`. Out: episode specs by step. No training happens here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vla_rl.config.schema import GeometryConfig
@@ -21,7 +22,9 @@ class Geometry:
     draws: int
     temperature: float
     train_seed_base: int
+    refill: int
     rule: GroupRule
+    credit: str
     shuffle_advantages: bool
 
     @classmethod
@@ -52,17 +55,42 @@ class Geometry:
             max_success_rate=config.max_success_rate,
         )
         return cls(
-            config.seeds, config.draws, config.temperature, config.train_seed_base, rule, config.shuffle_advantages
-        )
+            config.seeds, config.draws, config.temperature, config.train_seed_base, config.refill, rule, config.credit,
+            config.shuffle_advantages,
+        )  # fmt: skip
 
-    def specs(self, step: int) -> list[EpisodeSpec]:
-        """The episodes of update `step` (from 1), seed-major; steps never share a seed."""
-        first = self.train_seed_base + (step - 1) * self.seeds
-        return [EpisodeSpec(seed, draw) for seed in range(first, first + self.seeds) for draw in range(self.draws)]
+    @property
+    def most_seeds(self) -> int:
+        """Seeds that are set aside for a step."""
+        return self.seeds * (1 + self.refill)
+
+    def specs(self, step: int, groups: int | None = None, used: int = 0) -> list[EpisodeSpec]:
+        """Episodes of update `step` (from 1), seed-major; steps never share a seed.
+
+        Args:
+            groups: how many seeds; None for those of the first wave.
+            used: seeds of this step that earlier waves took.
+        """
+        first = self.train_seed_base + (step - 1) * self.most_seeds + used
+        last = first + (self.seeds if groups is None else groups)
+        return [EpisodeSpec(seed, draw) for seed in range(first, last) for draw in range(self.draws)]
 
     def training_seeds(self, steps: int) -> range:
-        """Every seed that a run of `steps` updates trains on."""
-        return range(self.train_seed_base, self.train_seed_base + steps * self.seeds)
+        """Every seed that a run of `steps` updates may train on."""
+        return range(self.train_seed_base, self.train_seed_base + steps * self.most_seeds)
+
+
+def evaluation_steps(steps: int, every: int | None, at_steps: Sequence[int]) -> frozenset[int]:
+    """After which updates of a run of `steps` the policy is evaluated: 0, the last, every `every` and those named.
+
+    Raises:
+        ConfigError: a named one is not among the run's.
+    """
+    if beyond := [step for step in at_steps if not 0 <= step <= steps]:
+        raise ConfigError(
+            f"there is no update {beyond[0]} in a run of {steps}", where="eval.at_steps", remedy=f"use 0 to {steps}"
+        )
+    return frozenset({0, steps, *at_steps, *(range(every, steps, every) if every else ())})
 
 
 @dataclass(frozen=True)

@@ -148,14 +148,30 @@ def tick_terms(
         ValueError: a trace without a tick, or a success outside it.
         UsageError: v2 without grips.
     """
-    ticks = len(trace) - 1
+    return spread(
+        distances_cm(trace), grips(trace), upright=trace[-1].upright, success_tick=success_tick,
+        reset_strikes=reset_strikes, reward=reward,
+    )  # fmt: skip
+
+
+def spread(
+    distance_cm_T: np.ndarray,
+    grip_T: np.ndarray | None,
+    *,
+    upright: float,
+    success_tick: int | None,
+    reset_strikes: int,
+    reward: RewardV1 | RewardV2,
+) -> dict[str, np.ndarray]:
+    """`tick_terms` from the columns of a trace; `upright` is that of its end."""
+    ticks = len(distance_cm_T) - 1
     if ticks < 1 or not (success_tick is None or 0 <= success_tick < ticks):
         raise ValueError(f"success at tick {success_tick} in a trace of {ticks} ticks")
-    terms = reward.way_ticks(distances_cm(trace), grips(trace))
+    terms = reward.way_ticks(distance_cm_T, grip_T)
     terms |= {name: np.zeros(ticks) for name in ("success", "tip", "strike")}
     if success_tick is not None:
         terms["success"][success_tick] = reward.success_bonus
-    if trace[-1].upright < MIN_UPRIGHT:
+    if upright < MIN_UPRIGHT:
         terms["tip"][-1] = -reward.tip_penalty
     if reset_strikes > 0:
         terms["strike"][0] = -reward.strike_penalty

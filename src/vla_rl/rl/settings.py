@@ -7,7 +7,7 @@ from typing import Any
 
 from vla_rl.errors import ConfigError
 from vla_rl.rl.lessons import BatchLimits
-from vla_rl.rl.loss import Objective, episode_weights
+from vla_rl.rl.loss import Objective, TokenLoss, episode_weights, grpo_loss
 
 RESCORED, RECORDED = OLD_LOGP = ("rescored", "recorded")
 IN_LOSS, IN_REWARD = KL_PLACES = ("loss", "reward")
@@ -32,10 +32,11 @@ class UpdateSettings:
     warmup_steps: int
     grad_clip: float
     limits: BatchLimits
+    token_loss: TokenLoss = grpo_loss
 
     @classmethod
-    def of(cls, loss: Any, optim: Any) -> UpdateSettings:
-        """From a `LossConfig` and an `OptimConfig` (vla_rl.config.schema).
+    def of(cls, loss: Any, optim: Any, token_loss: TokenLoss = grpo_loss) -> UpdateSettings:
+        """From a `LossConfig` and an `OptimConfig` (vla_rl.config.schema), and what computes the loss of them.
 
         Raises:
             ConfigError: an unknown choice, a band that does not bracket 1, or a micro-batch of no rows.
@@ -68,6 +69,7 @@ class UpdateSettings:
         return cls(
             objective, loss.weighting, loss.episode_tokens, loss.old_logp, loss.epochs, loss.max_first_gap,
             optim.lr, optim.warmup_steps, optim.grad_clip, BatchLimits(optim.microbatch_rows, optim.microbatch_tokens),
+            token_loss,
         )  # fmt: skip
 
     def lr_at(self, step: int) -> float:

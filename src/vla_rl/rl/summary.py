@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vla_rl.rl.advantage import DROPPED, Advantages, success_share
+from vla_rl.rl.credit import lone_replans
 from vla_rl.rl.drift import Drift
 from vla_rl.rl.update import UpdateResult
 from vla_rl.rl.wires import WaveFacts
@@ -47,7 +48,12 @@ class StepCosts:
 
 
 def episode_row(
-    phase: str, step: int, episode: Episode, terms: Terms, advantage: float | None = None
+    phase: str,
+    step: int,
+    episode: Episode,
+    terms: Terms,
+    advantage: float | None = None,
+    credit: float | tuple[float, ...] | None = None,
 ) -> dict[str, Any]:
     """One line of `episodes.jsonl`: key, reward with each term as `reward_<term>`, all metrics, counts and wall time.
 
@@ -57,6 +63,7 @@ def episode_row(
         episode: the finished episode.
         terms: reward terms including `total`.
         advantage: of a training episode; None if its group was dropped.
+        credit: what its rows were taught with, see `Advantages.credit`; recorded if it differs from replan to replan.
     """
     rewards = {f"reward_{name}": value for name, value in terms.items() if name != "total"}
     return {
@@ -67,10 +74,20 @@ def episode_row(
         "reward": terms["total"],
         **rewards,
         "advantage": advantage,
+        "replan_advantages": list(credit) if isinstance(credit, tuple) else None,
         **facts(episode),
         "predict_s": episode.predict_s,
         "wall_s": episode.wall_s,
     }
+
+
+def episode_rows(step: int, wave: Wave, terms: Sequence[Terms], advantages: Advantages) -> list[dict[str, Any]]:
+    """The lines of a training step's episodes; what was not taught has no advantage."""
+    standing = zip(wave.episodes, terms, advantages.values, advantages.credit, advantages.kept, strict=True)
+    return [
+        episode_row("train", step, episode, own, value, credit) if kept else episode_row("train", step, episode, own)
+        for episode, own, value, credit, kept in standing
+    ]
 
 
 def train_row(
@@ -81,6 +98,7 @@ def train_row(
     update: UpdateResult,
     drift: Drift | None,
     costs: StepCosts,
+    planned_groups: int,
 ) -> dict[str, Any]:
     """One line of `train.jsonl`, without `save_s`, which is known only after the row is part of the checkpoint.
 
@@ -97,8 +115,10 @@ def train_row(
         "reward_mean": known.reward_mean,
         "median_group_std_cm": known.median_group_std_cm,
         "groups_total": len(advantages.groups),
+        "groups_refilled": len(advantages.groups) - planned_groups,
         "groups_kept": sum(group.kept for group in advantages.groups),
         "groups_dropped": {reason: sum(g.dropped == reason for g in advantages.groups) for reason in DROPPED},
+        "lone_replans": lone_replans([episode.spec.seed for episode in episodes], advantages),
         "mixed_groups_frac": mixed_groups_frac(episodes),
         "success_advantage_share": success_share(advantages.values, [bool(m["success"]) for m in metrics]),
         **update.ratios,

@@ -11,8 +11,8 @@ moved the policy; rows and counters on disk.
 Deviations from GRPO (Shao et al., 2024, arXiv:2402.03300):
 - an "output" is a whole episode of many action chunks; its advantage stands on every token of every chunk;
 - the loss is averaged over all tokens of the wave, not per output first; `loss.weighting` has two other ways;
-- groups whose rewards spread less than a floor are dropped (by choice also by success rate), and nothing is added to
-  the std that divides; `geometry.advantage` has three other estimators;
+- groups whose rewards spread less than a floor are dropped (by choice also by success rate, and replaced by fresh
+  ones), and nothing is added to the std that divides; `geometry.advantage` has three other estimators;
 - the clip band is asymmetric ("clip-higher"), and with one gradient pass a wave it binds only against stored sampler
   log-probabilities (`loss.old_logp=recorded`): against the trainer's own the ratio is 1 by design;
 - no KL term unless asked for (`loss.kl_beta`); the anchor is the policy at step 0, and the distance to it is measured.
@@ -26,7 +26,7 @@ What may stop it: gates before the first wave (`gates`), tripwires and budget wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -47,27 +47,32 @@ from vla_rl.rl import checkpoint as ckpt
 from vla_rl.rl import events, guards, preflight, rundir
 from vla_rl.rl.advantage import Advantages, group_advantages, shuffled
 from vla_rl.rl.anchor import Anchor
+from vla_rl.rl.credit import TO_GO, by_replan, check_credit, episode_returns
 from vla_rl.rl.drift import Drift, kl_cost_cm, measure, sample_rows
 from vla_rl.rl.gates import GateResult, Gates
 from vla_rl.rl.guards import Guards, Spent, Tripped
+from vla_rl.rl.loss import TokenLoss, grpo_loss
 from vla_rl.rl.plan import Counters, Geometry, Outcome
 from vla_rl.rl.reward import Reward
 from vla_rl.rl.rowchecks import check_first
 from vla_rl.rl.rundir import RunDir
 from vla_rl.rl.settings import IN_REWARD, UpdateSettings
 from vla_rl.rl.snapshot import Snapshot
-from vla_rl.rl.summary import Evaluation, StepCosts, Terms, episode_row, mixed_groups_frac, train_row
+from vla_rl.rl.summary import Evaluation, StepCosts, Terms, episode_rows, mixed_groups_frac, train_row
 from vla_rl.rl.surfaces import Surface
 from vla_rl.rl.update import UpdateResult, build_optimizer, grpo_update, no_update
 from vla_rl.rl.wires import Firing
 from vla_rl.rollout import store
 from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
-from vla_rl.rollout.records import Episode, Row
-from vla_rl.rollout.wave import Wave, assemble, run_wave
+from vla_rl.rollout.records import Episode, EpisodeSpec, Row
+from vla_rl.rollout.wave import Wave, assemble, joined, run_wave
 from vla_rl.seeds import check_use
 
 _GIB = 2**30
+
+
+_Priced = tuple[Wave, list[Terms], Advantages]
 
 
 class _OutOfTime(Exception):
@@ -84,11 +89,13 @@ class GrpoTrainer:
         surface: which weights may move.
         reward: prices an episode.
         geometry, loss, optim, checkpoint: constants (vla_rl.config.schema); all are read here and now.
+        token_loss: what computes the loss of a micro-batch.
         steps: updates of the whole run, also when it is resumed.
         slots: episodes that play side by side.
         max_replans: predicts of the longest possible episode, for the disk check.
         run_dir: an open `RunDir`; a run that it already holds is continued.
         evaluate: called with the number of updates done, before the first and after the last; returns an `Evaluation`.
+        evaluate_at: after which other updates it is called too.
         guards: tripwires and budget; None for those of the defaults.
         gates: gates before the first wave; None for none but the preflight.
         max_wall_s: stop at the next safe point after this time: between two rounds of a wave, whose finished episodes
@@ -118,16 +125,19 @@ class GrpoTrainer:
         max_replans: int,
         run_dir: RunDir,
         evaluate: Callable[[int], Evaluation],
+        evaluate_at: Collection[int] = (),
+        token_loss: TokenLoss = grpo_loss,
         guards: Guards | None = None,
         gates: Gates | None = None,
         max_wall_s: float | None = None,
         on_event: OnEvent = ignore,
     ) -> None:
         self.policy, self.sampler, self.pool, self.reward = policy, sampler, pool, reward
-        self.geometry, self.settings = Geometry.of(geometry), UpdateSettings.of(loss, optim)
+        self.geometry, self.settings = Geometry.of(geometry), UpdateSettings.of(loss, optim, token_loss)
         self.save_every, self.keep, self.keep_rows = checkpoint.every, checkpoint.keep, checkpoint.keep_rows
         self.steps, self.slots, self.max_replans, self.max_wall_s = steps, slots, max_replans, max_wall_s
         self.run_dir, self.evaluate, self.on_event = run_dir, evaluate, on_event
+        self.evaluate_at = {0, *evaluate_at}
         check_use(self.geometry.training_seeds(steps), "train", where="geometry.train_seed_base")
         if getattr(sampler, "mode", None) == REFERENCE:
             raise ConfigError(
@@ -140,6 +150,7 @@ class GrpoTrainer:
         self.kl_rows, self.trust_region = loss.kl_rows, loss.trust_region
         self.reward_beta = loss.kl_beta if loss.kl_in == IN_REWARD else 0.0
         self.kl_estimator = loss.kl_estimator
+        check_credit(self.geometry.credit, reward, bool(self.reward_beta))
         self.anchor = Anchor(self.parameters) if loss.kl_rows or loss.kl_beta else None
         self.guards = guards or Guards(TripwiresConfig(), BudgetConfig())
         self.guards.check(kl_rows=loss.kl_rows)
@@ -165,10 +176,11 @@ class GrpoTrainer:
         if done == 0:
             seeds, passed = self.geometry.training_seeds(self.steps), self.run_dir.passed_gates()
             self._pass(self.gates.policy(self.sampler, self.pool, seeds, self.slots, passed))
-            self._evaluate(0)
         for step in range(done + 1, self.steps + 1):
             if self._out_of_time():
                 return self._end(step - 1, finished=False)
+            if step - 1 in self.evaluate_at:
+                self._evaluate(step - 1)
             try:
                 self._step(step, first=step == done + 1)
             except _OutOfTime:
@@ -181,12 +193,12 @@ class GrpoTrainer:
 
     def _step(self, step: int, *, first: bool) -> None:
         """One step; `first` of this launch."""
-        wave = self._collect(step)
+        wave = self._collect(step, self.geometry.specs(step))
         if first:
             check_first(self.policy, wave.rows, self.settings, self.geometry.temperature)
-        terms, advantages = self._price(step, wave)
         if step == 1:
             self._pass(self.gates.first_wave(mixed_groups_frac(wave.episodes)))
+        wave, terms, advantages = self._refill(step, wave, *self._price(step, wave))
         firings, updated = self.guards.before_update(wave, terms, advantages, self._spent(wave.episodes)), None
         if not guards.armed(firings):
             updated = self._update(step, wave, advantages)
@@ -194,9 +206,9 @@ class GrpoTrainer:
         self._record(step, wave, terms, advantages, updated, firings)
 
     # ------------------------------------------------------------------------------------------- the parts of a step
-    def _collect(self, step: int) -> Wave:
-        """Roll out the wave; episodes that an earlier attempt finished under these very weights are taken from disk."""
-        specs, directory = self.geometry.specs(step), store.wave_dir(self.run_dir.path, step)
+    def _collect(self, step: int, specs: Sequence[EpisodeSpec]) -> Wave:
+        """Roll out a wave; episodes that an earlier attempt finished under these very weights are taken from disk."""
+        directory = store.wave_dir(self.run_dir.path, step)
         digest = self.policy.weights_digest()
         stored = {e.spec: (e, rows) for e, rows in store.read_wave(directory) if rows[0].policy_digest == digest}
         missing = [spec for spec in specs if spec not in stored]
@@ -245,9 +257,24 @@ class GrpoTrainer:
             [bool(episode.metrics["success"]) for episode in wave.episodes],
             self.geometry.rule,
         )
+        if self.geometry.credit == TO_GO:
+            counted = zip(wave.episodes, advantages.kept, strict=True)
+            returns = [episode_returns(episode, self.reward) if kept else () for episode, kept in counted]
+            advantages = by_replan(advantages, [e.spec.seed for e in wave.episodes], returns, self.geometry.rule)
         if self.geometry.shuffle_advantages:
             advantages = shuffled(advantages, (self.geometry.train_seed_base, step))
         return terms, advantages
+
+    def _refill(self, step: int, wave: Wave, terms: list[Terms], advantages: Advantages) -> _Priced:
+        """Play fresh seeds in place of groups that were dropped, until enough teach or the step's seeds are used up."""
+        for _ in range(self.geometry.refill):
+            missing = self.geometry.seeds - sum(group.kept for group in advantages.groups)
+            if missing == 0:
+                break
+            specs = self.geometry.specs(step, missing, used=len(advantages.groups))
+            wave = joined(wave, self._collect(step, specs))
+            terms, advantages = self._price(step, wave)
+        return wave, terms, advantages
 
     def _update(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, Drift | None, float]:
         """Update, measure how far that went, and undo it if it was too far.
@@ -269,7 +296,7 @@ class GrpoTrainer:
         return result, drift, time.perf_counter() - started
 
     def _move(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, Drift | None]:
-        scored = zip(wave.episodes, advantages.values, advantages.kept, strict=True)
+        scored = zip(wave.episodes, advantages.credit, advantages.kept, strict=True)
         limit = self.trust_region
         before = Snapshot(self.parameters, self.optimizer) if limit is not None else None
         result = grpo_update(
@@ -316,13 +343,9 @@ class GrpoTrainer:
         if stopping and not moved and (updated is None or self.settings.epochs == 1):
             self._keep(step - 1)
         self.counters = self._count(wave, update)
-        row = train_row(step, wave, terms, advantages, update, drift, self._costs(wave, update_s))
+        row = train_row(step, wave, terms, advantages, update, drift, self._costs(wave, update_s), self.geometry.seeds)
         row["tripwires"] = [firing.row() for firing in firings]
-        standing = zip(wave.episodes, terms, advantages.values, advantages.kept, strict=True)
-        self.run_dir.append(
-            rundir.EPISODES,
-            [episode_row("train", step, e, t, value if kept else None) for e, t, value, kept in standing],
-        )
+        self.run_dir.append(rundir.EPISODES, episode_rows(step, wave, terms, advantages))
         if moved if stopping else step % self.save_every == 0 or step == self.steps:
             row["save_s"] = self._save(step, row, keep_wave=stopping)
         self.run_dir.append(rundir.TRAIN, [row])
@@ -352,7 +375,7 @@ class GrpoTrainer:
     def _preflight(self) -> None:
         started = time.perf_counter()
         observation = preflight.render_canary(self.pool, self.geometry.train_seed_base)
-        rows = self.geometry.seeds * self.geometry.draws * self.max_replans
+        rows = self.geometry.most_seeds * self.geometry.draws * self.max_replans
         waves = self.steps if self.keep_rows else self.save_every
         needed = preflight.check_disk(
             self.run_dir.path, self.policy, self.parameters, observation, rows=rows * waves, checkpoints=self.keep + 1
@@ -426,7 +449,7 @@ class GrpoTrainer:
     def _stop_in_wave(self, step: int, firings: list[Firing], finished: int, wall_s: float) -> StoppedRun:
         """The end of a run inside a wave; its row says how many episodes are `finished`: the next launch finds them."""
         wave, nothing = Wave((), (), wall_s, 0, 0, None), Advantages((), (), ())
-        row = train_row(step, wave, [], nothing, no_update(), None, self._costs(wave, 0.0))
+        row = train_row(step, wave, [], nothing, no_update(), None, self._costs(wave, 0.0), planned_groups=0)
         row |= {"episodes": finished, "tripwires": [firing.row() for firing in firings]}
         self.run_dir.append(rundir.TRAIN, [row])
         return self._stopped(step, firings, rundir.TRAIN)

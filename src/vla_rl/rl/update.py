@@ -25,7 +25,7 @@ from vla_rl.policy.prompt import Observation
 from vla_rl.rl.anchor import Anchor
 from vla_rl.rl.drift import log_probabilities
 from vla_rl.rl.lessons import BatchLimits, Lesson, micro_batches, select_lessons
-from vla_rl.rl.loss import LossInputs, RatioStats, grpo_loss
+from vla_rl.rl.loss import LossInputs, RatioStats
 from vla_rl.rl.rowchecks import check_rows
 from vla_rl.rl.settings import RECORDED, UpdateSettings
 from vla_rl.rl.surfaces import NamedParameters, Surface
@@ -124,7 +124,7 @@ def grpo_update(
     parameters: NamedParameters,
     optimizer: torch.optim.Optimizer,
     rows: Sequence[Row],
-    advantages: Mapping[EpisodeSpec, float],
+    advantages: Mapping[EpisodeSpec, float | tuple[float, ...]],
     settings: UpdateSettings,
     temperature: float,
     step: int,
@@ -232,7 +232,8 @@ def accumulate_gradient(
             temperature,
         )
         sampled_RT = _padded([torch.from_numpy(lesson.row.logp) for lesson in batch], scores.logp_RT)
-        outputs = grpo_loss(_inputs(batch, scores, sampled_RT, divisor, settings, fixed, part), settings.objective)
+        inputs = _inputs(batch, scores, sampled_RT, divisor, settings, fixed, part)
+        outputs = settings.token_loss(inputs, settings.objective)
         sums.loss += float(outputs.loss.detach())
         if not math.isfinite(sums.loss):
             return sums

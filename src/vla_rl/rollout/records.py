@@ -57,6 +57,21 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """What an episode's reward is spread over its replans by; index 0 of a series is the state after reset.
+
+    Attributes:
+        starts: the 0-based first tick of each replan.
+        distance_cm: boat to disk, one a tick and one more.
+        grip: which jaws touched the boat (`vla_rl.sim.funnel`), or None if the simulator does not know.
+    """
+
+    starts: list[int]
+    distance_cm: list[float]
+    grip: list[int] | None
+
+
+@dataclass(frozen=True)
 class Episode:
     """One finished episode.
 
@@ -69,6 +84,7 @@ class Episode:
         masked_violations, wider_bins, zero_fallbacks, predict_s: sums over its predicts, see
             `vla_rl.policy.sampler.DecodeCounts`.
         nll: sum of -log-probability over its tokens, nats; None where nothing was sampled or it was not recorded.
+        trace: None if rows are not kept or the simulator has none.
     """
 
     spec: EpisodeSpec
@@ -81,6 +97,7 @@ class Episode:
     zero_fallbacks: int = field(default=0, repr=False)
     predict_s: float = field(default=0.0, repr=False, compare=False)
     nll: float | None = field(default=None, repr=False)
+    trace: Trace | None = field(default=None, repr=False)
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Episode:
@@ -92,7 +109,8 @@ class Episode:
         differing = {each.name for each in fields(cls)} ^ record.keys()
         if differing:
             raise ValueError(f"no record of an episode: {', '.join(sorted(differing))} missing or unknown")
-        return cls(**{**record, "spec": EpisodeSpec(**record["spec"])})
+        trace = record["trace"] and Trace(**record["trace"])
+        return cls(**{**record, "spec": EpisodeSpec(**record["spec"]), "trace": trace})
 
 
 def facts(episode: Episode) -> dict[str, Any]:

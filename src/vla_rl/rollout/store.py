@@ -22,7 +22,7 @@ from vla_rl.errors import IntegrityError
 from vla_rl.rollout.files import write_atomic
 from vla_rl.rollout.records import Episode, Row
 
-FORMAT = 2
+FORMAT = 3
 EPISODES = "seed*.npz"
 
 

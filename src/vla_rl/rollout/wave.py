@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -162,10 +162,10 @@ def run_wave(
                         continue
                     played = team.round.result()
                     live = len(team.games)
-                    for game, metrics in team.take(played, policy_digest, keep_rows, on_event, watcher):
+                    for game, result in team.take(played, policy_digest, keep_rows, on_event, watcher):
                         if watcher and game.observation:
                             watcher.ended(game.spec, game.observation)
-                        finished[game.spec] = _finish(game, metrics, on_event, on_episode)
+                        finished[game.spec] = _finish(game, result, on_event, on_episode)
                     start_round(team)
                     if played.predictions:
                         rounds += 1
@@ -181,6 +181,14 @@ def assemble(episodes: tuple[Episode, ...], rows: tuple[Row, ...], wall_s: float
     rounds = planned_rounds([episode.replans for episode in episodes], slots, groups)
     predicts = sum(episode.replans for episode in episodes)
     return Wave(episodes, rows, wall_s, groups, rounds, predicts / rounds if rounds else None)
+
+
+def joined(first: Wave, second: Wave) -> Wave:
+    """Two waves that were played one after the other, as one."""
+    rounds = first.predict_rounds + second.predict_rounds
+    episodes = first.episodes + second.episodes
+    mean = sum(episode.replans for episode in episodes) / rounds if rounds else None
+    return Wave(episodes, first.rows + second.rows, first.wall_s + second.wall_s, first.groups, rounds, mean)
 
 
 @dataclass
@@ -208,8 +216,8 @@ class _Team:
 
     def take(
         self, played: Round, policy_digest: str, keep_rows: bool, on_event: OnEvent, watcher: Watcher | None
-    ) -> list[tuple[_Playing, Mapping[str, Any]]]:
-        """Take a round's answers into the episodes; returns those that have ended, with their metrics.
+    ) -> list[tuple[_Playing, SlotResult]]:
+        """Take a round's answers into the episodes; returns those that have ended, with the answer that ended them.
 
         Lost episodes start again from replan 0; the same keys give the same episode.
         """
@@ -223,7 +231,7 @@ class _Team:
         for result in played.moves:
             self._advance(result, on_event)
         ended = [result for result in played.moves if result.done]
-        return [(self.games.pop(result.slot), result.metrics or {}) for result in ended]
+        return [(self.games.pop(result.slot), result) for result in ended]
 
     def _advance(self, result: SlotResult, on_event: OnEvent) -> None:
         game = self.games[result.slot]
@@ -243,12 +251,12 @@ class _Team:
 
 
 def _finish(
-    game: _Playing, metrics: Mapping[str, Any], on_event: OnEvent, on_episode: OnEpisode
+    game: _Playing, result: SlotResult, on_event: OnEvent, on_episode: OnEpisode
 ) -> tuple[Episode, tuple[Row, ...]]:
     counts = asdict(game.counts)
-    told = {"replans": game.replan, "tokens": game.tokens, "wall_s": game.wall_s, "nll": game.nll}
-    episode = Episode(game.spec, dict(metrics), **told, **counts)
-    rows = tuple(game.rows)
+    metrics, rows = dict(result.metrics or {}), tuple(game.rows)
+    told: dict[str, Any] = {"replans": game.replan, "tokens": game.tokens, "wall_s": game.wall_s, "nll": game.nll}
+    episode = Episode(game.spec, metrics, **told, **counts, trace=result.trace if rows else None)
     on_episode(episode, rows)
     on_event(EpisodeDone(game.spec.episode_id, bool(metrics["success"]), game.replan))
     return episode, rows

@@ -22,7 +22,9 @@ from vla_rl import errors
 from vla_rl.config.build import build
 from vla_rl.policy.prompt import CAMERAS, Observation
 from vla_rl.rollout.description import describe
+from vla_rl.rollout.records import Trace
 from vla_rl.rollout.shared import FrameBlock, Shape
+from vla_rl.sim.metrics import distances_cm, grips
 
 Message = tuple[Any, ...]
 
@@ -35,7 +37,7 @@ class SlotResult:
         slot: index of the slot.
         observation: what is seen now; None when the episode was lost.
         done: the episode has ended.
-        metrics: the episode's metrics, when it has ended.
+        metrics, trace: the episode's, when it has ended; there is no trace where the environment has none.
         wall_s: time that the environment worked on this command.
         lost: why the episode must be redone (its worker died, hung or showed garbage); None when all is well.
         at_fault: the worker was lost while it worked on this slot; False for the others that it took with it.
@@ -45,6 +47,7 @@ class SlotResult:
     observation: Observation | None = None
     done: bool = False
     metrics: dict[str, Any] | None = None
+    trace: Trace | None = None
     wall_s: float = 0.0
     lost: str | None = None
     at_fault: bool = False
@@ -56,6 +59,7 @@ class EnvSlots:
     def __init__(self, env_spec: Mapping[str, Any], plugins: Sequence[str]) -> None:
         self._spec, self._plugins = dict(env_spec), plugins
         self._envs: dict[int, Any] = {}
+        self._starts: dict[int, list[int]] = {}  # first ticks of the replans so far, by slot
 
     def prepare(self, slot: int) -> None:
         """Build the slot's environment if there is none yet (loads the model and the renderer)."""
@@ -71,21 +75,32 @@ class EnvSlots:
         started = time.perf_counter()
         self.prepare(slot)
         observation, _ = self._envs[slot].reset(seed=seed)
+        self._starts[slot] = []
         return SlotResult(slot, see(observation), wall_s=time.perf_counter() - started)
 
     def step(self, slot: int, chunk_deg: np.ndarray) -> SlotResult:
         """Execute the first ticks of a chunk [tick, joint] in degrees, as many as the environment takes at a time."""
         started = time.perf_counter()
         env = self._envs[slot]
+        self._starts[slot].append(getattr(env, "ticks", 0))
         observation, _, terminated, truncated, _ = env.step(chunk_deg[: env.action_space.shape[0]])
         done = bool(terminated or truncated)
         metrics = _plain(env.metrics().as_dict()) if done else None
-        return SlotResult(slot, see(observation), done, metrics, time.perf_counter() - started)
+        trace = _trace(env, self._starts[slot]) if done else None
+        return SlotResult(slot, see(observation), done, metrics, trace, time.perf_counter() - started)
 
     def close(self) -> None:
         for env in self._envs.values():
             env.close()
         self._envs.clear()
+
+
+def _trace(env: Any, starts: list[int]) -> Trace | None:
+    samples = getattr(env, "trace", None)
+    if samples is None:
+        return None
+    grip_T = grips(samples)
+    return Trace(starts, distances_cm(samples).tolist(), None if grip_T is None else grip_T.tolist())
 
 
 def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:

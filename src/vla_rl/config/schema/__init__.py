@@ -15,6 +15,8 @@ from omegaconf import MISSING
 from vla_rl.config.schema.components import (
     ExpertConfig,
     FullSurfaceConfig,
+    GrpoLossConfig,
+    HeldOutConfig,
     LookConfig,
     NoLoggerConfig,
     PatchOnlyConfig,
@@ -42,6 +44,7 @@ from vla_rl.config.schema.runs import (
     EvalJobConfig,
     GeometryConfig,
     LossConfig,
+    MonitorConfig,
     OptimConfig,
     ParityConfig,
     ProbeConfig,
@@ -62,8 +65,11 @@ __all__ = [
     "FullSurfaceConfig",
     "GatesConfig",
     "GeometryConfig",
+    "GrpoLossConfig",
+    "HeldOutConfig",
     "LookConfig",
     "LossConfig",
+    "MonitorConfig",
     "NoLoggerConfig",
     "OptimConfig",
     "ParityConfig",
@@ -107,8 +113,10 @@ class TrainRoot:
     geometry: GeometryConfig = field(default_factory=GeometryConfig)
     reward: Any = MISSING
     loss: LossConfig = field(default_factory=LossConfig)
+    token_loss: Any = MISSING
     optim: OptimConfig = field(default_factory=OptimConfig)
-    eval: EvalConfig = field(default_factory=EvalConfig)
+    eval: MonitorConfig = field(default_factory=MonitorConfig)
+    evaluator: Any = MISSING
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     tripwires: TripwiresConfig = field(default_factory=TripwiresConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
@@ -193,6 +201,8 @@ SCHEMAS: dict[tuple[str, str], type] = {
     ("pool", "schema_processes"): ProcessPoolConfig,
     ("reward", "schema_v1"): RewardV1Config,
     ("reward", "schema_v2"): RewardV2Config,
+    ("token_loss", "schema_grpo"): GrpoLossConfig,
+    ("evaluator", "schema_held_out"): HeldOutConfig,
     ("logger", "schema_none"): NoLoggerConfig,
     ("logger", "schema_wandb"): WandbLoggerConfig,
 }

@@ -157,6 +157,16 @@ class FullSurfaceConfig:
 
 
 @dataclass
+class GrpoLossConfig:
+    _target_: str = "vla_rl.rl.loss.GrpoLoss"
+
+
+@dataclass
+class HeldOutConfig:
+    _target_: str = "vla_rl.evals.monitor.HeldOut"
+
+
+@dataclass
 class NoLoggerConfig:
     _target_: str = "vla_rl.report.mirror.NoMirror"
 

@@ -51,12 +51,22 @@ class GeometryConfig:
     seeds: int = key(8, "spawn seeds (groups) per step", at_least=1)
     draws: int = key(8, "draws (episodes) per seed", at_least=2)
     temperature: float = key(1.0, "sampling temperature of the training rollouts", above=0)
-    train_seed_base: int = key(200000, "first training seed; step k uses base + k*seeds and the following", at_least=0)
+    train_seed_base: int = key(
+        200000, "first training seed; step k uses base + k * seeds * (1 + refill) and the following", at_least=0
+    )
+    refill: int = key(
+        0, "at most this many further waves a step, of fresh seeds in place of groups that were dropped", at_least=0
+    )
     advantage: str = key(
         "zscore",
         "zscore: over the group's spread; leave_one_out: minus the others' mean; mean_only: minus the mean; "
         "batch_scaled: over the wave's spread",
         choices=("zscore", "leave_one_out", "mean_only", "batch_scaled"),
+    )
+    credit: str = key(
+        "episode",
+        "episode: one advantage for all of it; to_go: every replan answers for the reward from its own first tick on",
+        choices=("episode", "to_go"),
     )
     min_group_std_cm: float = key(0.05, "groups whose rewards spread less (population std, cm) are dropped", at_least=0)
     min_success_rate: float | None = key(
@@ -142,6 +152,16 @@ class EvalConfig:
         choices=("own", "foreign", "black", "still", "top_black", "wrist_black"),
     )
     traces: bool = key(False, "also write traces.jsonl: distance and grip of every episode, tick by tick")
+
+
+@dataclass
+class MonitorConfig(EvalConfig):
+    every: int | None = key(
+        None,
+        "updates between the evaluations of a training run; null: only before the first and after the last",
+        at_least=1,
+    )
+    at_steps: list[int] = key([], "further updates after which to evaluate, e.g. [1,5]")
 
 
 @dataclass
