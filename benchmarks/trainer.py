@@ -10,7 +10,7 @@ Run with `python benchmarks/trainer.py` (or `--json`; `--skip-run` leaves the tr
    generation. It gets no pictures, which saves it the vision tower, and no grammar mask; it scores the whole
    vocabulary. Beside it stands our update with the surface `text_stack` on stored picture features, as `text only`: no
    run has them, but then both do the same work.
-3. A real run of two steps: which share of a step is neither episodes nor forward and backward passes nor evaluation.
+3. A real run of a few steps: which share of a step is neither episodes nor forward and backward passes nor evaluation.
    What a wave spends on storing its episodes counts as overhead, although the workers play on meanwhile.
 
 Machines are shared and noisy, and only the ratios mean anything.
@@ -246,8 +246,8 @@ class Clock:
         setattr(owner, attribute, timed)
 
 
-def overhead() -> dict[str, Any]:
-    """Shares of two steps of the quickstart."""
+def overhead(steps: int) -> dict[str, Any]:
+    """Shares of some steps of the quickstart."""
     from vla_rl.cli.main import main as vla_rl
     from vla_rl.rl import drift, update
     from vla_rl.rl import trainer as grpo
@@ -268,16 +268,21 @@ def overhead() -> dict[str, Any]:
     ):
         clock.wrap(owner, attribute, name)
     with tempfile.TemporaryDirectory() as place:
-        arguments = ["experiment=quickstart", "run.steps=2", "eval.seeds=300-301", f"run.dir={Path(place) / 'run'}"]
+        arguments = [
+            "experiment=quickstart",
+            f"run.steps={steps}",
+            "eval.seeds=300-301",
+            f"run.dir={Path(place) / 'run'}",
+        ]
         if vla_rl(["train", *arguments]) != 0:
             raise SystemExit("the run failed")
     seconds = clock.seconds
-    steps = seconds["run"] - seconds["start"] - seconds["evaluation"]
+    steps_s = seconds["run"] - seconds["start"] - seconds["evaluation"]
     useful = seconds["episodes"] - seconds["storing episodes"] + seconds["forward and backward"]
     return {
-        "steps_s": steps,
-        "overhead": 1 - useful / steps,
-        "shares": {name: seconds[name] / steps for name in seconds if name not in ("run", "start", "evaluation")},
+        "steps_s": steps_s,
+        "overhead": 1 - useful / steps_s,
+        "shares": {name: seconds[name] / steps_s for name in seconds if name not in ("run", "start", "evaluation")},
     }
 
 
@@ -290,13 +295,14 @@ def main() -> None:
         "--processor-time", action="store_true", help="for the update: on a busy machine, with 1 thread"
     )
     parser.add_argument("--skip-run", action="store_true")
+    parser.add_argument("--steps", type=int, default=2, help="of the real run")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     clock = time.process_time if options.processor_time else time.perf_counter
     told: dict[str, Any] = {"threads": options.threads, "update": update(options.repeats, clock)}
     if not options.skip_run:
-        told["step"] = overhead()
+        told["step"] = overhead(options.steps)
     if options.json:
         print(json.dumps(told))
         return
