@@ -75,6 +75,7 @@ class _Job:
 
     settings: RunConfig
     held_out: MonitorConfig
+    evaluate_at: frozenset[int]
     loss: LossConfig
     optim: OptimConfig
     keeping: CheckpointConfig
@@ -84,9 +85,11 @@ class _Job:
     def of(cls, reader: ConfigReader) -> _Job:
         settings, held_out = reader.section("run", RunConfig), reader.section("eval", MonitorConfig)
         geometry = Geometry.of(reader.section("geometry", GeometryConfig))
-        check_settings(settings, geometry, held_out, parse_seeds(held_out.seeds), "eval")
+        evaluate_at = check_settings(settings, geometry, held_out, parse_seeds(held_out.seeds))
         loss, optim = reader.section("loss", LossConfig), reader.section("optim", OptimConfig)
-        return cls(settings, held_out, loss, optim, reader.section("checkpoint", CheckpointConfig), geometry)
+        return cls(
+            settings, held_out, evaluate_at, loss, optim, reader.section("checkpoint", CheckpointConfig), geometry
+        )
 
     @property
     def episodes(self) -> int:
@@ -191,7 +194,7 @@ def _times(probe: Probe, playing: Playing, job: _Job, constants: UpdateSettings,
     from vla_rl.rl.forecast import redo_seconds, step_seconds, wave_seconds
 
     step = step_seconds(probe, playing, episodes=job.episodes, settings=constants, kl_rows=job.loss.kl_rows)
-    steps, evaluations = job.settings.steps, 1 + (job.settings.steps > 0)  # before the first step and after the last
+    steps, evaluations = job.settings.steps, len(job.evaluate_at)
     eval_s = wave_seconds(probe, playing, episodes=len(parse_seeds(job.held_out.seeds)))
     lost = {"every": job.keeping.every, "rollout_s": step["rollout_s"], "update_s": step["update_s"]}
     return {

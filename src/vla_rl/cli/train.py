@@ -62,9 +62,7 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
     settings = reader.section("run", RunConfig)
     geometry, held_out = reader.section("geometry", GeometryConfig), reader.section("eval", MonitorConfig)
     seeds = parse_seeds(held_out.seeds)
-    evaluate_at = evaluation_steps(settings.steps, held_out.every, held_out.at_steps)
-    in_between = not evaluate_at <= {0, settings.steps}
-    check_settings(settings, Geometry.of(geometry), held_out, seeds, "watch" if in_between else "eval")
+    evaluate_at = check_settings(settings, Geometry.of(geometry), held_out, seeds)
     require_rendering()
     device = prepare_torch(settings.device, settings.threads, settings.seed)
     from vla_rl.evals.scene import scene_facts
@@ -125,16 +123,21 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
 
 
 def check_settings(
-    settings: RunConfig, geometry: Geometry, held_out: MonitorConfig, seeds: tuple[int, ...], use: str
-) -> None:
-    """Everything that can be refused before a second is spent on loading."""
-    check_use(seeds, use, where="eval.seeds")
+    settings: RunConfig, geometry: Geometry, held_out: MonitorConfig, seeds: tuple[int, ...]
+) -> frozenset[int]:
+    """Everything that can be refused before a second is spent on loading; after which updates there is an evaluation.
+
+    Seeds that are looked at on the way are used up by it: some bands are open to a first and a last look only.
+    """
+    evaluate_at = evaluation_steps(settings.steps, held_out.every, held_out.at_steps)
+    check_use(seeds, "eval" if evaluate_at <= {0, settings.steps} else "watch", where="eval.seeds")
     training = geometry.training_seeds(settings.steps)
     check_use(training, "train", where="geometry.train_seed_base")
     check_disjoint(training, seeds)
     check_plain(held_out)
     if settings.dir and not settings.resume:
         check_unused(Path(settings.dir))
+    return evaluate_at
 
 
 def _run(trainer: Any, mirror: Any, reader: ConfigReader, directory: Path, view: TrainingView) -> Outcome:
