@@ -218,8 +218,7 @@ MOMENTS = {  # what happens, and how often in the life of a run that nothing dis
 @pytest.mark.slow
 def test_kill_minus_9_at_twenty_random_moments_whatever_the_workers(lives, tmp_path):
     """Every life of a run has a number of workers of its own and goes on from where the last one died, up to another
-    moment; a run that got to its end is compared with the undisturbed one, and another is begun until 20 kills are done.
-    """
+    moment. A run that got to its end is compared with the undisturbed one; others are begun until 20 kills are done."""
     whole = tmp_path / "whole"
     assert lives(whole, "never", 1, 1, 1, STEPS) == 0
     expected, random, kills, runs = comparable(whole), np.random.default_rng(6), 0, 0
