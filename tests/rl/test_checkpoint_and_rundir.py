@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -246,3 +247,34 @@ def test_the_heartbeat_is_whole_json_at_any_time_and_remembers(tmp_path):
     assert run.last_heartbeat()["step"] == 1
     run.heartbeat({"step": 3, "device_s": 4.0}, force=True)
     assert run.last_heartbeat()["step"] == 3
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL inside this process: nothing catches it."""
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace", "link"])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_killed_anywhere_while_it_is_created_a_run_can_be_started_or_gone_on_with(
+    tmp_path, monkeypatch, function, count
+):
+    real, left = getattr(os, function), [count]
+
+    def call(*arguments):
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+        return real(*arguments)
+
+    with monkeypatch.context() as killing:
+        killing.setattr(os, function, call)
+        killing.setattr(os, "unlink", lambda *_, **__: None)  # what a dead process would not have cleaned up
+        with contextlib.suppress(Killed):
+            RunDir.create(tmp_path / "run", config=CONFIG, manifest={}).close()
+    if (tmp_path / "run" / "config.yaml").exists():
+        run = RunDir.resume(tmp_path / "run", config=CONFIG, manifest={}, free=())
+    else:
+        run = RunDir.create(tmp_path / "run", config=CONFIG, manifest={})
+    run.record_gate({"gate": "any", "passed": True})
+    assert run.passed_gates() == ["any"]
+    run.close()

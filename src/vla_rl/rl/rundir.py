@@ -43,7 +43,8 @@ class RunDir:
             UsageError: the directory exists and is not empty, or another process took it a moment ago.
         """
         path.mkdir(parents=True, exist_ok=True)
-        leftovers = (LOCK, f".{CONFIG}.")  # of a launch that was killed before it had written anything
+        # Of a launch that was killed before it had written anything: the file to be linked, and that file half written.
+        leftovers = (LOCK, f".{CONFIG}.", f"..{CONFIG}.")
         if any(not entry.name.startswith(leftovers) for entry in path.iterdir()):
             raise UsageError(
                 "the run directory exists and is not empty",
