@@ -43,22 +43,23 @@ from vla_rl.config.schema import (
 )
 from vla_rl.errors import ConfigError, OutOfMemory, StoppedRun
 from vla_rl.policy.sampler import REFERENCE
-from vla_rl.rl import checkpoint as ckpt
 from vla_rl.rl import events, guards, preflight, rundir
-from vla_rl.rl.advantage import Advantages, group_advantages, shuffled
+from vla_rl.rl.account import Account
+from vla_rl.rl.advantage import Advantages
 from vla_rl.rl.anchor import Anchor
-from vla_rl.rl.credit import TO_GO, by_replan, check_credit, episode_returns
-from vla_rl.rl.drift import Drift, kl_cost_cm, measure, sample_rows
+from vla_rl.rl.drift import Drift, measure, sample_rows
 from vla_rl.rl.gates import GateResult, Gates
-from vla_rl.rl.guards import Guards, Spent, Tripped
+from vla_rl.rl.guards import Guards, Tripped
 from vla_rl.rl.loss import TokenLoss, grpo_loss
 from vla_rl.rl.plan import Counters, Geometry, Outcome
+from vla_rl.rl.pricing import KlCost, Pricing
 from vla_rl.rl.reward import Reward
 from vla_rl.rl.rowchecks import check_first
 from vla_rl.rl.rundir import RunDir
-from vla_rl.rl.settings import IN_REWARD, UpdateSettings
+from vla_rl.rl.savepoints import SavePoints
+from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.snapshot import Snapshot
-from vla_rl.rl.summary import Evaluation, StepCosts, Terms, episode_rows, mixed_groups_frac, train_row
+from vla_rl.rl.summary import Evaluation, Terms, episode_rows, mixed_groups_frac, train_row
 from vla_rl.rl.surfaces import Surface
 from vla_rl.rl.update import UpdateResult, build_optimizer, grpo_update, no_update
 from vla_rl.rl.wires import Firing
@@ -132,9 +133,8 @@ class GrpoTrainer:
         max_wall_s: float | None = None,
         on_event: OnEvent = ignore,
     ) -> None:
-        self.policy, self.sampler, self.pool, self.reward = policy, sampler, pool, reward
+        self.policy, self.sampler, self.pool = policy, sampler, pool
         self.geometry, self.settings = Geometry.of(geometry), UpdateSettings.of(loss, optim, token_loss)
-        self.save_every, self.keep, self.keep_rows = checkpoint.every, checkpoint.keep, checkpoint.keep_rows
         self.steps, self.slots, self.max_replans, self.max_wall_s = steps, slots, max_replans, max_wall_s
         self.run_dir, self.evaluate, self.on_event = run_dir, evaluate, on_event
         self.evaluate_at = {0, *evaluate_at}
@@ -148,16 +148,14 @@ class GrpoTrainer:
         self.parameters = surface.trainable(policy)
         self.optimizer = build_optimizer(self.parameters, optim, surface)
         self.kl_rows, self.trust_region = loss.kl_rows, loss.trust_region
-        self.reward_beta = loss.kl_beta if loss.kl_in == IN_REWARD else 0.0
-        self.kl_estimator = loss.kl_estimator
-        check_credit(self.geometry.credit, reward, bool(self.reward_beta))
         self.anchor = Anchor(self.parameters) if loss.kl_rows or loss.kl_beta else None
+        self.pricing = Pricing(reward, self.geometry, KlCost.of(loss, policy, self.anchor, self.settings.limits))
         self.guards = guards or Guards(TripwiresConfig(), BudgetConfig())
         self.guards.check(kl_rows=loss.kl_rows)
         self.gates = gates or Gates(GatesConfig())
-        self.counters = Counters()
-        self._phase, self._eval_s, self._eval_ticks = "starting", None, 0
-        self._started = self._clock = time.monotonic()
+        self.account = Account(str(policy.device))
+        self.save_points = SavePoints(run_dir, self.parameters, self.optimizer, checkpoint, steps)
+        self._phase, self._started = "starting", time.monotonic()
 
     def run(self) -> Outcome:
         """Train to the end, or to the first safe point after `max_wall_s`.
@@ -168,7 +166,8 @@ class GrpoTrainer:
             OutOfMemory: an update does not fit, also in smaller micro-batches; the run can be resumed.
             RolloutError: an episode was lost too often; everything finished is saved.
         """
-        self._started = self._clock = time.monotonic()
+        self._started = time.monotonic()
+        self.account.open()
         self._pass(self.gates.device(self.policy.device))
         self._preflight()
         done = self._restore()
@@ -198,11 +197,11 @@ class GrpoTrainer:
             check_first(self.policy, wave.rows, self.settings, self.geometry.temperature)
         if step == 1:
             self._pass(self.gates.first_wave(mixed_groups_frac(wave.episodes)))
-        wave, terms, advantages = self._refill(step, wave, *self._price(step, wave))
-        firings, updated = self.guards.before_update(wave, terms, advantages, self._spent(wave.episodes)), None
+        wave, terms, advantages = self._refill(step, wave, *self.pricing.price(step, wave))
+        firings, updated = self.guards.before_update(wave, terms, advantages, self.account.spent(wave.episodes)), None
         if not guards.armed(firings):
             updated = self._update(step, wave, advantages)
-            firings += self.guards.after_update(*updated[:2], self._spent(wave.episodes))
+            firings += self.guards.after_update(*updated[:2], self.account.spent(wave.episodes))
         self._record(step, wave, terms, advantages, updated, firings)
 
     # ------------------------------------------------------------------------------------------- the parts of a step
@@ -221,11 +220,11 @@ class GrpoTrainer:
 
         def watch(event: Event) -> None:
             self._pulse(step, event)
-            self.guards.on_event(event, lambda: self._spent([episode for episode, _ in stored.values()]))
+            self.guards.on_event(event, lambda: self.account.spent([episode for episode, _ in stored.values()]))
 
         started = time.perf_counter()
         try:
-            self.guards.wave_begins(self._spent([episode for episode, _ in stored.values()]))
+            self.guards.wave_begins(self.account.spent([episode for episode, _ in stored.values()]))
             fresh = run_wave(
                 sampler=self.sampler,
                 pool=self.pool,
@@ -242,29 +241,6 @@ class GrpoTrainer:
         rows = tuple(row for spec in specs for row in stored[spec][1])
         return assemble(episodes, rows, fresh.wall_s, slots=self.slots, groups=fresh.groups)
 
-    def _price(self, step: int, wave: Wave) -> tuple[list[Terms], Advantages]:
-        terms: list[Terms] = [self.reward.terms(episode.metrics) for episode in wave.episodes]
-        if self.reward_beta:
-            assert self.anchor is not None
-            costs = kl_cost_cm(
-                self.policy, self.anchor, wave.rows, beta=self.reward_beta, estimator=self.kl_estimator,
-                temperature=self.geometry.temperature, limits=self.settings.limits,
-            )  # fmt: skip
-            terms = [_less(t, costs[episode.spec]) for t, episode in zip(terms, wave.episodes, strict=True)]
-        advantages = group_advantages(
-            [episode.spec.seed for episode in wave.episodes],
-            [t["total"] for t in terms],
-            [bool(episode.metrics["success"]) for episode in wave.episodes],
-            self.geometry.rule,
-        )
-        if self.geometry.credit == TO_GO:
-            counted = zip(wave.episodes, advantages.kept, strict=True)
-            returns = [episode_returns(episode, self.reward) if kept else () for episode, kept in counted]
-            advantages = by_replan(advantages, [e.spec.seed for e in wave.episodes], returns, self.geometry.rule)
-        if self.geometry.shuffle_advantages:
-            advantages = shuffled(advantages, (self.geometry.train_seed_base, step))
-        return terms, advantages
-
     def _refill(self, step: int, wave: Wave, terms: list[Terms], advantages: Advantages) -> _Priced:
         """Play fresh seeds in place of groups that were dropped, until enough teach or the step's seeds are used up."""
         for _ in range(self.geometry.refill):
@@ -273,7 +249,7 @@ class GrpoTrainer:
                 break
             specs = self.geometry.specs(step, missing, used=len(advantages.groups))
             wave = joined(wave, self._collect(step, specs))
-            terms, advantages = self._price(step, wave)
+            terms, advantages = self.pricing.price(step, wave)
         return wave, terms, advantages
 
     def _update(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, Drift | None, float]:
@@ -342,11 +318,12 @@ class GrpoTrainer:
         moved = updated is not None and update.loss_finite
         if stopping and not moved and (updated is None or self.settings.epochs == 1):
             self._keep(step - 1)
-        self.counters = self._count(wave, update)
-        row = train_row(step, wave, terms, advantages, update, drift, self._costs(wave, update_s), self.geometry.seeds)
+        self.account.count(wave, update)
+        costs = self.account.costs(wave, update_s)
+        row = train_row(step, wave, terms, advantages, update, drift, costs, self.geometry.seeds)
         row["tripwires"] = [firing.row() for firing in firings]
         self.run_dir.append(rundir.EPISODES, episode_rows(step, wave, terms, advantages))
-        if moved if stopping else step % self.save_every == 0 or step == self.steps:
+        if moved if stopping else self.save_points.due(step):
             row["save_s"] = self._save(step, row, keep_wave=stopping)
         self.run_dir.append(rundir.TRAIN, [row])
         self.run_dir.heartbeat(self._state(step), force=True)
@@ -357,15 +334,15 @@ class GrpoTrainer:
         """Evaluate unless this step's evaluation is on record already."""
         if any(row["step"] == step for row in self.run_dir.rows(rundir.EVAL)):
             return
-        self._stop_if(step, self.guards.over_budget(self._spent()), rundir.HEARTBEAT)
+        self._stop_if(step, self.guards.over_budget(self.account.spent()), rundir.HEARTBEAT)
         self._phase, started = "eval", time.perf_counter()
         self.run_dir.heartbeat(self._state(step), force=True)
         self.on_event(events.EvalStarted(step))
         result = self.evaluate(step)
-        self._eval_s = time.perf_counter() - started
+        wall_s = time.perf_counter() - started
+        self.account.evaluated(result.episodes, wall_s)
         firings = self.guards.after_eval(result.episodes)
-        self._eval_ticks += sum(row.get("ticks", 0) for row in result.episodes)
-        row = {"step": step, **result.row, "wall_s": self._eval_s, "tripwires": [f.row() for f in firings]}
+        row = {"step": step, **result.row, "wall_s": wall_s, "tripwires": [f.row() for f in firings]}
         self.run_dir.append(rundir.EPISODES, result.episodes)
         self.run_dir.append(rundir.EVAL, [row])  # last: episodes without this row are dropped at the next resume
         self.on_event(events.EvalDone(step, row))
@@ -375,11 +352,11 @@ class GrpoTrainer:
     def _preflight(self) -> None:
         started = time.perf_counter()
         observation = preflight.render_canary(self.pool, self.geometry.train_seed_base)
-        rows = self.geometry.most_seeds * self.geometry.draws * self.max_replans
-        waves = self.steps if self.keep_rows else self.save_every
+        rows = self.geometry.most_seeds * self.geometry.draws * self.max_replans * self.save_points.waves
         needed = preflight.check_disk(
-            self.run_dir.path, self.policy, self.parameters, observation, rows=rows * waves, checkpoints=self.keep + 1
-        )
+            self.run_dir.path, self.policy, self.parameters, observation,
+            rows=rows, checkpoints=self.save_points.keep + 1,
+        )  # fmt: skip
         tokens = preflight.dry_update(
             self.policy, self.parameters, self.optimizer, self.settings, self.geometry.temperature, observation
         )
@@ -396,60 +373,40 @@ class GrpoTrainer:
                 raise result.error(str(self.run_dir.path / rundir.MANIFEST))
 
     def _restore(self) -> int:
-        """Go back to the newest checkpoint and drop what was recorded after it; returns the updates it holds."""
+        """Go back to the newest checkpoint; returns the updates it holds."""
         self.run_dir.check_base(self.policy.weights_digest())
-        found = ckpt.checkpoints(self.run_dir.checkpoints)
-        loaded = ckpt.load_checkpoint(found[-1]) if found else None
-        done = loaded.step if loaded else 0
-        recorded = [*self.run_dir.rows(rundir.TRAIN), *self.run_dir.rows(rundir.EVAL)]
-        guards.refuse_tripped([*recorded, *([loaded.state["row"]] if loaded else [])], str(self.run_dir.path))
-        self.run_dir.rewind(done)
+        loaded = self.save_points.restore()
         held_out = [row for row in self.run_dir.rows(rundir.EPISODES) if row["phase"] == "eval"]
-        self._eval_ticks = sum(row.get("ticks", 0) for row in held_out)
         self.guards.restore_first(held_out)
-        if loaded:
-            ckpt.restore(loaded, self.parameters, self.optimizer)
-            self.counters = Counters(**loaded.state["counters"])
-            self.guards.restore(loaded.state["guards"])
-            if all(row["step"] != done for row in self.run_dir.rows(rundir.TRAIN)):
-                self.run_dir.append(rundir.TRAIN, [loaded.state["row"]])
-        # Time spent on a step that was killed is spent all the same: the heartbeat knows of it.
-        spent_s = self.run_dir.last_heartbeat().get("device_s", 0.0)
-        self.counters = replace(self.counters, device_s=max(self.counters.device_s, spent_s))
-        self._clean_up(done)
-        return done
+        counters = Counters(**loaded.state["counters"]) if loaded else Counters()
+        self.account.restore(counters, held_out, self.run_dir.last_heartbeat().get("device_s", 0.0))
+        if loaded is None:
+            return 0
+        self.guards.restore(loaded.state["guards"])
+        return loaded.step
 
     def _keep(self, step: int) -> None:
         """Write the checkpoint of a recorded step if the cadence left it out; the weights are still those after it."""
-        if step > 0 and not ckpt.step_path(self.run_dir.checkpoints, step).exists():
+        if self.save_points.missing(step):
             self._save(step, self.run_dir.rows(rundir.TRAIN)[-1])
 
     def _save(self, step: int, row: dict[str, Any], *, keep_wave: bool = False) -> float:
-        """Write the checkpoint, then delete what it makes superfluous; returns seconds."""
+        """Write the checkpoint of a step; returns seconds."""
         self._phase, started = "save", time.perf_counter()
-        evaluations = self.run_dir.rows(rundir.EVAL)
         state = {
-            "counters": asdict(self.counters),
-            "baseline": evaluations[0] if evaluations else None,
+            "counters": asdict(self.account.counters),
             "policy_digest": self.policy.weights_digest(),
             "guards": self.guards.state(),
-            "row": row,
         }
-        path = ckpt.save_checkpoint(self.run_dir.checkpoints, step, self.parameters, self.optimizer, state)
-        self._clean_up(step, keep_last=keep_wave)
+        path = self.save_points.save(step, row, state, keep_wave=keep_wave)
         self.on_event(events.CheckpointSaved(step, path))
         return time.perf_counter() - started
-
-    def _clean_up(self, step: int, *, keep_last: bool = False) -> None:
-        ckpt.prune(self.run_dir.checkpoints, self.keep)
-        if not self.keep_rows:
-            for past in range(max(1, step - self.save_every + 1), step + (not keep_last)):
-                store.delete_wave(store.wave_dir(self.run_dir.path, past))
 
     def _stop_in_wave(self, step: int, firings: list[Firing], finished: int, wall_s: float) -> StoppedRun:
         """The end of a run inside a wave; its row says how many episodes are `finished`: the next launch finds them."""
         wave, nothing = Wave((), (), wall_s, 0, 0, None), Advantages((), (), ())
-        row = train_row(step, wave, [], nothing, no_update(), None, self._costs(wave, 0.0), planned_groups=0)
+        costs = self.account.costs(wave, 0.0)
+        row = train_row(step, wave, [], nothing, no_update(), None, costs, planned_groups=0)
         row |= {"episodes": finished, "tripwires": [firing.row() for firing in firings]}
         self.run_dir.append(rundir.TRAIN, [row])
         return self._stopped(step, firings, rundir.TRAIN)
@@ -472,7 +429,7 @@ class GrpoTrainer:
         self._phase = "finished" if finished else "stopped"
         self.run_dir.heartbeat(self._state(step), force=True)
         self.on_event(events.RunEnded(step, finished, reason))
-        return Outcome(step, finished, reason, self.counters)
+        return Outcome(step, finished, reason, self.account.counters)
 
     def _out_of_time(self) -> bool:
         return self.max_wall_s is not None and time.monotonic() - self._started >= self.max_wall_s
@@ -490,40 +447,4 @@ class GrpoTrainer:
             raise _OutOfTime
 
     def _state(self, step: int) -> dict[str, Any]:
-        return {"step": step, "steps": self.steps, "phase": self._phase, "device_s": self._device_s()}
-
-    def _device_s(self) -> float:
-        """Seconds that this run has held its device, attempts that were killed included."""
-        return self.counters.device_s + time.monotonic() - self._clock
-
-    def _spent(self, episodes: Iterable[Episode] = ()) -> Spent:
-        """What all launches of the run have used, with finished `episodes` of a wave that is not counted yet."""
-        wall_h, counters = self._device_s() / 3600, self.counters
-        ticks = counters.env_ticks + self._eval_ticks + sum(episode.metrics["ticks"] for episode in episodes)
-        return Spent(wall_h if str(self.policy.device).startswith("cuda") else None, wall_h, ticks)
-
-    def _count(self, wave: Wave, update: UpdateResult) -> Counters:
-        device_s, self._clock = self._device_s(), time.monotonic()
-        return Counters(
-            updates_applied=self.counters.updates_applied + (not update.step_skipped),
-            episodes=self.counters.episodes + len(wave.episodes),
-            env_ticks=self.counters.env_ticks + sum(e.metrics["ticks"] for e in wave.episodes),
-            predicts=self.counters.predicts + sum(e.replans for e in wave.episodes),
-            tokens=self.counters.tokens + sum(e.tokens for e in wave.episodes),
-            device_s=device_s,
-        )
-
-    def _costs(self, wave: Wave, update_s: float) -> StepCosts:
-        """Device figures are null on a CPU: there is no accelerator to account for."""
-        cuda = str(self.policy.device).startswith("cuda")
-        eval_s, self._eval_s = self._eval_s, None
-        vram_gib = torch.cuda.max_memory_reserved() / _GIB if cuda else None
-        gpu_h_total = self.counters.device_s / 3600 if cuda else None
-        gpu_h = (wave.wall_s + update_s + (eval_s or 0.0)) / 3600 if cuda else None
-        return StepCosts(wave.wall_s, update_s, eval_s, vram_gib, gpu_h, gpu_h_total)
-
-
-def _less(terms: Terms, cost_cm: float) -> Terms:
-    """Reward terms with the KL cost as one more of them."""
-    total = terms["total"]
-    return {**terms, "kl": -cost_cm, "total": None if total is None else total - cost_cm}
+        return {"step": step, "steps": self.steps, "phase": self._phase, "device_s": self.account.device_s()}

@@ -1,0 +1,90 @@
+"""Checkpoints of a run: on a cadence, in place of those that they make superfluous, and back from the newest.
+
+In: a run directory, what moves, the state that has to come along. Out: files, and the state again. Left out: how one
+checkpoint is written and read (`checkpoint`), and what the state means.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from vla_rl.config.schema import CheckpointConfig
+from vla_rl.rl import checkpoint as ckpt
+from vla_rl.rl import guards, rundir
+from vla_rl.rl.rundir import RunDir
+from vla_rl.rl.surfaces import NamedParameters
+from vla_rl.rollout import store
+
+
+class SavePoints:
+    """The checkpoints of one run.
+
+    Args:
+        run_dir: where they lie, beside the waves of the steps under way.
+        parameters, optimizer: what is saved and restored.
+        settings: cadence, and what is kept.
+
+    Attributes:
+        waves: how many waves lie on the disk at a time, of a run of `steps`.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        parameters: NamedParameters,
+        optimizer: torch.optim.Optimizer,
+        settings: CheckpointConfig,
+        steps: int,
+    ) -> None:
+        self._run_dir, self._parameters, self._optimizer, self._steps = run_dir, parameters, optimizer, steps
+        self._every, self.keep, self._keep_rows = settings.every, settings.keep, settings.keep_rows
+        self.waves = steps if self._keep_rows else self._every
+
+    def due(self, step: int) -> bool:
+        """Whether the cadence has a checkpoint after this step."""
+        return step % self._every == 0 or step == self._steps
+
+    def restore(self) -> ckpt.Checkpoint | None:
+        """Go back to the newest checkpoint, and drop what was recorded after it.
+
+        Raises:
+            StoppedRun: an armed wire ended the run.
+        """
+        found = ckpt.checkpoints(self._run_dir.checkpoints)
+        loaded = ckpt.load_checkpoint(found[-1]) if found else None
+        done = loaded.step if loaded else 0
+        recorded = [*self._run_dir.rows(rundir.TRAIN), *self._run_dir.rows(rundir.EVAL)]
+        guards.refuse_tripped([*recorded, *([loaded.state["row"]] if loaded else [])], str(self._run_dir.path))
+        self._run_dir.rewind(done)
+        if loaded:
+            ckpt.restore(loaded, self._parameters, self._optimizer)
+            if all(row["step"] != done for row in self._run_dir.rows(rundir.TRAIN)):
+                self._run_dir.append(rundir.TRAIN, [loaded.state["row"]])
+        self._clean_up(done)
+        return loaded
+
+    def save(self, step: int, row: dict[str, Any], state: dict[str, Any], *, keep_wave: bool = False) -> Any:
+        """Write the checkpoint after a step, then delete what it makes superfluous; returns its path.
+
+        Args:
+            row: of the step, which may not be in its file yet.
+            state: what has to come along, JSON-able.
+            keep_wave: leave the rows of this step where they are.
+        """
+        evaluations = self._run_dir.rows(rundir.EVAL)
+        state = {**state, "baseline": evaluations[0] if evaluations else None, "row": row}
+        path = ckpt.save_checkpoint(self._run_dir.checkpoints, step, self._parameters, self._optimizer, state)
+        self._clean_up(step, keep_last=keep_wave)
+        return path
+
+    def missing(self, step: int) -> bool:
+        """Whether the cadence has left out the checkpoint of a recorded step."""
+        return step > 0 and not ckpt.step_path(self._run_dir.checkpoints, step).exists()
+
+    def _clean_up(self, step: int, *, keep_last: bool = False) -> None:
+        ckpt.prune(self._run_dir.checkpoints, self.keep)
+        if not self._keep_rows:
+            for past in range(max(1, step - self._every + 1), step + (not keep_last)):
+                store.delete_wave(store.wave_dir(self._run_dir.path, past))
