@@ -1,4 +1,4 @@
-"""Predictions of the shipped base are those that were stored before the sampler was rebuilt: what a default means.
+"""Predictions of the shipped base are those that were stored when it came: what a default means.
 
 Tokens and grammar masks must be equal; log-probabilities may differ in the last bits between processors, so they are
 compared by their sum. `python tests/policy/test_golden.py` stores new ones.
