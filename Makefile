@@ -61,8 +61,8 @@ check-gpu-bundle: ## install the bundle without a network beside torch 2.11 and 
 	@test -f dist/gpu-bundle/bundle.json || $(MAKE) --no-print-directory gpu-bundle
 	@$(BIN)/python scripts/check_gpu_bundle.py
 
-bench: gl ## the benchmarks: ceilings, predicts, busy cores, lerobot-env-so101 if it is there; wants an idle machine
-	@for each in pace tokens utilisation lerobot_env; do echo; echo "== $$each"; $(BIN)/python benchmarks/$$each.py || exit 1; done
+bench: gl ## the benchmarks: ceilings, predicts, busy cores, the trainer, lerobot-env-so101 if it is there; wants an idle machine
+	@for each in pace tokens utilisation trainer lerobot_env; do echo; echo "== $$each"; $(BIN)/python benchmarks/$$each.py || exit 1; done
 
 bench-lerobot: gl ## our simulator against lerobot-env-so101, which gets an environment of its own
 	@test -x .venv-so101/bin/python || "$(PYTHON)" -m venv .venv-so101
