@@ -23,7 +23,7 @@ from vla_rl.rollout.pool import SerialPool
 
 def main(directory: str, max_ticks: int = 300) -> None:
     task = "Pick up the toy boat and place it on the wooden disk."
-    policy = load_policy(checkpoint="bundled:boat_tiny", device="cpu", serve_head="ar", task=task)
+    policy = load_policy(checkpoint="bundled:tiny_start", device="cpu", serve_head="ar", task=task)
     sampler = GrammarSampler(policy=policy, run_seed=0, batch_rows=4)
     reward, run_dir = documented_reward(), RunDir.create(Path(directory), config={}, manifest={})
     with closing(run_dir), SerialPool(env_spec=dataclasses.asdict(SimConfig(max_ticks=max_ticks))) as pool:

@@ -201,11 +201,13 @@ def test_version_0_is_a_directory_without_metadata_and_every_version_has_a_reade
     assert read_metadata(tmp_path) == written and json.loads((tmp_path / METADATA).read_text())["schema_version"] == 1
 
 
-def test_the_shipped_base_is_of_version_0_and_what_is_saved_now_of_version_1(policy: VlaPolicy, tmp_path: Path):
-    base = load_policy(checkpoint="bundled:tiny_start", device="cpu", serve_head="ar", task=TASK)
-    assert base.origin and base.origin.metadata.version == 0 and base.joint_frame == "rig"
+def test_what_is_saved_now_is_of_version_1_and_a_policy_of_version_0_is_the_same(policy: VlaPolicy, tmp_path: Path):
     policy.save(tmp_path)
     assert read_metadata(tmp_path) == Metadata(1, "so101_test", "rig", None)
+    (tmp_path / METADATA).unlink()
+    older = load_policy(checkpoint=str(tmp_path), device="cpu", serve_head="ar", task=TASK)
+    assert older.origin and older.origin.metadata.version == 0 and older.joint_frame == "rig"
+    assert older.weights_digest() == policy.weights_digest()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from test_reward import V1, V2, measure, trace
 
-from vla_rl.rl.advantage import GroupRule, group_advantages
-from vla_rl.rl.summary import mixed_groups_frac, success_advantage_share
+from vla_rl.rl.advantage import GroupRule, group_advantages, success_share
+from vla_rl.rl.summary import mixed_groups_frac
 from vla_rl.rollout.records import Episode, EpisodeSpec
 
 
@@ -38,9 +38,9 @@ def test_a_mixed_group_has_a_success_and_a_failure():
 
 
 def test_the_share_of_positive_advantage_on_successes_by_hand():
-    wave = episodes([(1, True), (1, False), (1, False), (2, False), (2, False), (2, False)])
+    successes = [True] + [False] * 5
     # Group 1: one success, scores 2, -1, -1 over sqrt 2. Group 2: rewards 0, 0, 3 give the same without a success.
-    priced = group_advantages([1, 1, 1, 2, 2, 2], [10.0, 0.0, 0.0, 0.0, 0.0, 3.0], [True] + [False] * 5, GroupRule(3))
-    assert success_advantage_share(wave, priced) == pytest.approx(0.5)
+    priced = group_advantages([1, 1, 1, 2, 2, 2], [10.0, 0.0, 0.0, 0.0, 0.0, 3.0], successes, GroupRule(3))
+    assert success_share(priced.values, successes) == pytest.approx(0.5)
     dropped = group_advantages([1, 1, 1, 2, 2, 2], [1.0] * 6, [False] * 6, GroupRule(3))
-    assert success_advantage_share(wave, dropped) is None
+    assert success_share(dropped.values, [False] * 6) is None

@@ -129,3 +129,11 @@ def test_repair_drops_what_the_predicate_refuses(tmp_path):
     assert repair_jsonl(path, lambda row: row["step"] <= 2) == 1
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2]
     assert repair_jsonl(path, lambda row: row["step"] <= 2) == 0
+
+
+def test_a_line_that_is_no_json_is_an_integrity_error_wherever_it_is_read(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 1-4}\n{"step": 3}\n')
+    for read in (read_jsonl, repair_jsonl):
+        with pytest.raises(IntegrityError, match="line 2 is no JSON"):
+            read(path)

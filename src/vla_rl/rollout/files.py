@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vla_rl.errors import IntegrityError
 from vla_rl.paths import fsync_path
 
 
@@ -55,10 +56,14 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file, without a last line that was cut off; an absent file has none."""
+    """The rows of a JSONL file, without a last line that was cut off; an absent file has none.
+
+    Raises:
+        IntegrityError: another line is no JSON.
+    """
     if not path.exists():
         return []
-    return [json.loads(line) for line in _whole_lines(path.read_bytes())]
+    return [_row(line, path, number) for number, line in enumerate(_whole_lines(path.read_bytes()), start=1)]
 
 
 def repair_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool] = lambda row: True) -> int:
@@ -70,12 +75,21 @@ def repair_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool] = lambda row
     if not path.exists():
         return 0
     data = path.read_bytes()
-    kept = [line for line in _whole_lines(data) if keep(json.loads(line))]
+    kept = [line for number, line in enumerate(_whole_lines(data), start=1) if keep(_row(line, path, number))]
     repaired = b"".join(line + b"\n" for line in kept)
     if repaired == data:
         return 0
     write_atomic(path, repaired)
     return len(data.splitlines()) - len(kept)
+
+
+def _row(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise IntegrityError(
+            f"line {number} is no JSON: {error}", where=str(path), remedy="restore the file; nothing here edits it"
+        ) from error
 
 
 def _whole_lines(data: bytes) -> list[bytes]:
