@@ -46,6 +46,7 @@ def test_recycling_refuses_what_its_own_run_decides(tmp_path):
     assert bare.returncode == 2 and "no training run here" in bare.stderr
 
 
+@pytest.mark.slow
 def test_a_stopped_training_goes_on_to_the_same_policy(demos, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert vla_rl("sft", f"sft.demos={demos}", *SFT, f"run.dir={whole}").returncode == 0

@@ -129,6 +129,7 @@ SMALLEST = (
 ).split()
 
 
+@pytest.mark.slow
 def test_a_spent_budget_ends_the_command_with_3_and_a_larger_one_lets_it_go_on(tmp_path):
     directory = tmp_path / "run"
     done = vla_rl("train", *SMALLEST, "budget.env_ticks=1", f"run.dir={directory}")

@@ -42,7 +42,12 @@ def test_a_codec_without_unit_bins_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("spelling", "bins"), [("plain", "reachable"), ("released", "reachable"), ("released", "documented")]
+    ("spelling", "bins"),
+    [
+        ("plain", "reachable"),
+        pytest.param("released", "reachable", marks=pytest.mark.slow),
+        ("released", "documented"),
+    ],
 )
 def test_two_thousand_random_masked_streams_expand_to_exactly_the_chunk(
     codec: FastCodec, tmp_path: Path, spelling: str, bins: str
