@@ -291,3 +291,21 @@ def test_a_probed_plan_has_times_and_a_price(capsys):
     assert told["probe"]["episodes"] == 2 and times["evaluations"] == 2
     assert times["run_s"] == pytest.approx(2 * times["step_s"] + 2 * times["eval_s"])
     assert told["cost"]["run_price"] == pytest.approx(2 * times["run_s"] / 3600)
+
+
+def test_a_run_must_agree_with_the_record_of_another_serving_path_and_plays_it_once(tmp_path, capsys):
+    small = ["sim.max_ticks=30", "pool=serial", "run.device=cpu", "run.threads=1", "eval.slots=2"]
+    record = tmp_path / "record"
+    assert main(["eval", "eval.seeds=300-301", *small, f"run.dir={record}", "--video", "none", "--json"]) == 0
+    capsys.readouterr()
+    gated = ["train", *small, "run.steps=0", f"gates.parity_record={record}", "gates.parity_successes=0"]
+    assert main([*gated, "eval.seeds=300-301", f"run.dir={tmp_path / 'same'}", "--json"]) == 0
+    gates = json.loads((tmp_path / "same" / "manifest.json").read_text())["launches"][0]["gates"]
+    assert gates[-1]["gate"] == "parity" and gates[-1]["measured"] == {"successes": 0, "interacted": 0.0}
+    rows = [json.loads(line) for line in (tmp_path / "same" / "episodes.jsonl").read_text().splitlines()]
+    assert [row["seed"] for row in rows] == [300, 301]
+    body = json.loads((record / "eval.json").read_text())
+    body["episodes"][0]["success"], body["summary"]["successes"] = True, body["summary"]["successes"] + 1
+    (record / "eval.json").write_text(json.dumps(body))
+    assert main([*gated, "eval.seeds=300-301", f"run.dir={tmp_path / 'other'}", "--json"]) == 3
+    assert main([*gated, "eval.seeds=300-302", f"run.dir={tmp_path / 'seeds'}", "--json"]) == 2
