@@ -34,6 +34,7 @@ from torch import Tensor
 from torch.nn.functional import linear, pad, rms_norm, scaled_dot_product_attention, silu
 
 from vla_rl.policy.cached_forward import answer
+from vla_rl.policy.lora import Projection
 from vla_rl.policy.trunk import VECTOR, block_logits, prompt_embeddings, text_stack
 
 if TYPE_CHECKING:
@@ -74,12 +75,12 @@ class _Layer:
     sine table is negated."""
 
     attention_norm_D: Tensor
-    query_key_value: Tensor
+    query_key_value: Projection
     query_key_norm_HE: Tensor
-    out: Tensor
+    out: Projection
     mlp_norm_D: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Projection
+    down: Projection
     cos_LE: Tensor
     sin_LE: Tensor
 
@@ -156,7 +157,7 @@ class Decoder:
         seen[..., end:] = float("-inf")
         for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
             normed = _normed(hidden, layer.attention_norm_D, self._eps)
-            projected = linear(normed, layer.query_key_value).view(self.rows, heads + 2 * groups, width)
+            projected = layer.query_key_value(normed).view(self.rows, heads + 2 * groups, width)
             turned = layer.query_key_norm_HE * _normed(projected[:, : heads + groups], None, self._eps)
             # The half that rotation negates has its sign in the table: (-x) s is x (-s), bit for bit.
             turned = turned * layer.cos_LE[end - 1] + turned.roll(width // 2, -1) * layer.sin_LE[end - 1]
@@ -166,9 +167,9 @@ class Decoder:
             queries = pad(turned[:, :heads].view(self.rows, groups, heads // groups, width), (0, 0, 0, idle))
             read = scaled_dot_product_attention(queries, keys[:, :, :padded], values[:, :, :padded], attn_mask=seen)
             read = read[:, :, : heads // groups].reshape(self.rows, heads * width)
-            hidden = hidden + linear(read, layer.out)
-            gate, up = linear(_normed(hidden, layer.mlp_norm_D, self._eps), layer.gate_up).chunk(2, dim=1)
-            hidden = hidden + linear(silu(gate) * up, layer.down)
+            hidden = hidden + layer.out(read)
+            gate, up = layer.gate_up(_normed(hidden, layer.mlp_norm_D, self._eps)).chunk(2, dim=1)
+            hidden = hidden + layer.down(silu(gate) * up)
         cache.position = end
         return linear(_normed(hidden, self._final_norm_D, self._eps), self._head).float()
 
@@ -186,16 +187,15 @@ class Decoder:
 
     def _fuse(self, layer: Any, cos: Tensor, sin: Tensor) -> _Layer:
         attention, mlp, half = layer.self_attn, layer.mlp, self._width // 2
-        projections = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
         norms = [attention.q_norm.weight.expand(self._heads, -1), attention.k_norm.weight.expand(self._groups, -1)]
         return _Layer(
             attention_norm_D=layer.input_layernorm.weight,
-            query_key_value=projections,
+            query_key_value=Projection.of(attention.q_proj, attention.k_proj, attention.v_proj),
             query_key_norm_HE=torch.cat(norms),
-            out=attention.o_proj.weight,
+            out=Projection.of(attention.o_proj),
             mlp_norm_D=layer.post_attention_layernorm.weight,
-            gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
-            down=mlp.down_proj.weight,
+            gate_up=Projection.of(mlp.gate_proj, mlp.up_proj),
+            down=Projection.of(mlp.down_proj),
             cos_LE=cos[0],
             sin_LE=torch.cat((-sin[0][:, :half], sin[0][:, half:]), dim=1),
         )

@@ -28,6 +28,7 @@ from torch import Tensor
 from vla_rl.errors import ConfigError, MachineError, UsageError
 from vla_rl.paths import fsync_path
 from vla_rl.policy.hf_network import check_hf_weights
+from vla_rl.policy.lora import check_merged
 from vla_rl.policy.metadata import write_metadata
 from vla_rl.policy.receipt import Receipt, write_receipt
 from vla_rl.policy.shardfiles import write_tensors
@@ -58,11 +59,12 @@ def export_policy(policy: VlaPolicy, destination: Path, *, source: Mapping[str, 
     Raises:
         UsageError: the destination exists, or cannot be made.
         CheckpointRefused: the weights of another model lie under names that only transformers' loader understands.
-        ConfigError: the policy was not read from a checkpoint.
+        ConfigError: the policy was not read from a checkpoint, or carries an adapter.
         MachineError: too little room on the disk.
     """
     if policy.origin is None:
         raise ConfigError("a fresh policy has no layout to be exported in", where="export", remedy="save it first")
+    check_merged(policy, "export")
     if policy.origin.opened is None:
         check_hf_weights(policy.origin.directory)
     _check_room(policy, policy.origin, destination)

@@ -26,6 +26,7 @@ from vla_rl.policy.export import write_layout
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.grammar import REACHABLE, Grammar
 from vla_rl.policy.hub import resolve
+from vla_rl.policy.lora import LoraSettings, acting_pairs, check_merged, plain_state
 from vla_rl.policy.metadata import VERSION, Metadata, write_metadata
 from vla_rl.policy.molmo2_adapter import Molmo2Adapter
 from vla_rl.policy.normalise import NormStats
@@ -51,11 +52,13 @@ class VlaPolicy:
         vocabulary: width of the action block, V.
         training_scene: `protocol`, `scene_hash` and `look` of the demonstrations it learned from; None: not known.
         allow_scene_mismatch: whether it may act in another scene.
+        lora: the adapter beside its projections, see `vla_rl.policy.lora`; None: there is none.
     """
 
     prompt: Any  # a `Prompt` with what its own adapter has put there
     training_scene: Mapping[str, Any] | None = None
     allow_scene_mismatch: bool = False
+    lora: LoraSettings | None = None
 
     def __init__(
         self,
@@ -134,15 +137,25 @@ class VlaPolicy:
         return self.stats.action.denormalise(np.zeros((self.horizon, self.dim)))
 
     def weights_digest(self) -> str:
-        """SHA-256 over the names and bytes of all weights, sorted by name."""
+        """SHA-256 over the names and bytes of all weights, sorted by name, and of the adapter's pairs that act: a fresh
+        adapter does nothing, and the policy still has the digest of its base."""
         digest = hashlib.sha256()
-        for name, weight in sorted(self.model.state_dict().items()):
+        acting = acting_pairs(self.model)
+        tensors = [*sorted(plain_state(self.model).items()), *(named for pair in acting for named in pair.named())]
+        for name, weight in tensors:
             digest.update(name.encode() + b"\0")
             digest.update(weight.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+        for pair in acting:
+            digest.update(repr(pair.scale).encode())
         return digest.hexdigest()
 
     def save(self, directory: Path) -> None:
-        """Write a checkpoint into `directory`, which is created: the release's layout for a release, else a twin's."""
+        """Write a checkpoint into `directory`, which is created: the release's layout for a release, else a twin's.
+
+        Raises:
+            ConfigError: the policy carries an adapter.
+        """
+        check_merged(self, "save")
         directory.mkdir(parents=True, exist_ok=True)
         if self.origin and self.origin.opened and self.origin.opened.released:
             write_layout(self, self.origin, directory)
