@@ -50,7 +50,7 @@ def main() -> None:
     torch.set_num_threads(1)
     reader = ConfigReader(stored_config(run))
     policy = build(reader.component_spec("policy"), {"device": "cpu"}, plugins=reader.plugins, where="policy")
-    parameters = reader.component("surface").trainable(policy)
+    parameters = reader.component("surface", run_seed=reader.value("run.seed")).trainable(policy)
     loss = reader.section("loss", LossConfig)
     settings = UpdateSettings.of(loss, reader.section("optim", OptimConfig))
     temperature = reader.section("geometry", GeometryConfig).temperature

@@ -113,7 +113,9 @@ def test_a_base_that_moved_can_be_named_and_another_one_is_refused(vla_rl, run, 
     config = yaml.safe_load((moved / "config.yaml").read_text())
     config["policy"]["checkpoint"] = "/gone"
     (moved / "config.yaml").write_text(yaml.safe_dump(config))
-    assert vla_rl("export", moved, tmp_path / "a").returncode == 2
+    gone = vla_rl("export", moved, tmp_path / "a")
+    assert gone.returncode == 5 and "/gone" in gone.err and "--base" in gone.err
+    assert vla_rl("export", moved, tmp_path / "a", "--base", tmp_path / "nowhere").returncode == 2
     assert vla_rl("export", moved, tmp_path / "b", "--base", base_elsewhere).returncode == 0
     tiny_policy(seed=1).save(tmp_path / "other")
     wrong = vla_rl("export", moved, tmp_path / "c", "--base", tmp_path / "other")

@@ -1,4 +1,4 @@
-"""`vla-rl export`: a complete checkpoint in the layout that a run's base came in, with a receipt."""
+"""`vla-rl export`: a complete checkpoint in the layout that a run's base came in, with a receipt; or an adapter alone."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "vla-rl export outputs/run/20260101T120000Z-1a2b exported/boat",
     "vla-rl export outputs/run/20260101T120000Z-1a2b exported/step20 --step 20",
+    "vla-rl export outputs/lora/20260101T120000Z-1a2b exported/adapter --adapter",
     "vla-rl export outputs/sft/20260101T120000Z-1a2b exported/sft --json",
     "vla-rl export bundled:tiny_start exported/base",
 )
@@ -36,13 +37,22 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("directory", type=Path, help="the new checkpoint; must not exist")
     parser.add_argument("--step", type=int, help="which checkpoint of a train run (default: the newest)")
     parser.add_argument("--base", help="where a train run's base policy is now (default: where it was)")
+    parser.add_argument(
+        "--adapter", action="store_true", help="of a run on surface=lora: the adapter alone, in peft's layout"
+    )
     parser.add_argument("--norm-tag", help="for a policy checkpoint with several normalisation tags")
     parser.add_argument("--fast-tokenizer", help="for a policy checkpoint that does not carry its action codec")
     parser.add_argument("--joint-frame", help="for a policy checkpoint whose tables do not tell: rig or v21")
     options = parser.parse_args(list(argv))
     policy, facts = _source(options)
+    if options.adapter:
+        return _adapter(policy, facts, options)
     from vla_rl.policy.export import export_policy
+    from vla_rl.policy.lora import merge
 
+    if policy.lora is not None:
+        facts["adapter_digest"] = policy.weights_digest()  # merged, the weights have another
+        merge(policy)
     receipt = export_policy(policy, options.directory, source=facts)
     summary = {
         "directory": str(options.directory), "tensors": len(receipt.tensors), "changed": len(receipt.changed),
@@ -59,6 +69,20 @@ def run(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
+def _adapter(policy: VlaPolicy, facts: dict[str, Any], options: argparse.Namespace) -> int:
+    """Write the adapter alone, and say so."""
+    from vla_rl.policy.lora_files import export_adapter
+
+    source = {key: value for key, value in facts.items() if key != "base"}
+    tensors = export_adapter(policy, options.directory, base=facts["base"], source=source)
+    summary = {"directory": str(options.directory), "tensors": tensors, "source": facts}
+    if options.json:
+        print_json(summary)
+    else:
+        print(f"{options.directory}: {tensors} tensors of an adapter to {facts['base']['checkpoint']}")
+    return EXIT_OK
+
+
 def _source(options: argparse.Namespace) -> tuple[VlaPolicy, dict[str, Any]]:
     """The policy to export, and the facts about it for the receipt.
 
@@ -67,8 +91,8 @@ def _source(options: argparse.Namespace) -> tuple[VlaPolicy, dict[str, Any]]:
     """
     spec, directory = options.run, Path(options.run)
     trained = (directory / "checkpoints").is_dir()
-    for name in ("step", "base") if not trained else ("norm_tag", "fast_tokenizer", "joint_frame"):
-        if getattr(options, name) is not None:
+    for name in ("step", "base", "adapter") if not trained else ("norm_tag", "fast_tokenizer", "joint_frame"):
+        if getattr(options, name) not in (None, False):
             kind = "a train run" if not trained else "a policy checkpoint"
             raise UsageError(f"--{name.replace('_', '-')} is for {kind}", where=spec, remedy="leave it away")
     if trained:
@@ -99,14 +123,15 @@ def _is_checkpoint(directory: Path) -> bool:
 
 def _trained(run: Path, step: int | None, base: str | None) -> tuple[VlaPolicy, dict[str, Any]]:
     from vla_rl.rl.rundir import stored_config
-    from vla_rl.rl.trained import TrainedWeights
+    from vla_rl.rl.trained import TrainedWeights, base_of
 
     weights = TrainedWeights.of(run, step)
     reader = ConfigReader(stored_config(run))
     node = reader.component_spec("policy")
     if base is not None:
         node["checkpoint"] = base
-    policy = build(node, {"device": "cpu"}, plugins=reader.plugins, where="policy")
+    with base_of(None if base else run):
+        policy = build(node, {"device": "cpu"}, plugins=reader.plugins, where="policy")
     weights.put_into(policy)
     return policy, {**weights.facts, "base": {"checkpoint": node["checkpoint"], "revision": node.get("revision")}}
 

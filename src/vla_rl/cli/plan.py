@@ -111,7 +111,7 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
     constants, loss = UpdateSettings.of(job.loss, job.optim), job.loss
     policy = reader.component("policy", device=device)
     sampler = reader.component("sampler", policy=policy, run_seed=job.settings.seed)
-    surface = reader.component("surface")
+    surface = reader.component("surface", run_seed=job.settings.seed)
     parameters = surface.trainable(policy)
     optimizer = build_optimizer(parameters, job.optim, surface)
     with reader.component("pool", env_spec=reader.component_spec("sim"), plugins=reader.plugins) as pool:
@@ -119,7 +119,7 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
         observation = render_canary(pool, PROBE_SEEDS[0])
         memory = forecast.memory_bytes(
             policy, parameters, optimizer, constants, job.geometry.temperature, observation,
-            anchored=bool(loss.kl_rows or loss.kl_beta), undoable=loss.trust_region is not None,
+            anchored=bool(loss.kl_rows or loss.kl_beta) and policy.lora is None, undoable=loss.trust_region is not None,
         )  # fmt: skip
         probe = _probe(policy, sampler, pool, job, constants, optimizer, view) if probing else None
         pids = [pid for pid in getattr(pool, "worker_pids", list)() if pid]

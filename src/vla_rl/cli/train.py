@@ -68,11 +68,14 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
     from vla_rl.evals.scene import scene_facts
     from vla_rl.rl.gates import Gates
     from vla_rl.rl.guards import Guards
+    from vla_rl.rl.trained import base_of
     from vla_rl.rl.trainer import GrpoTrainer
 
-    policy = reader.component("policy", device=device)
+    with base_of(settings.resume):
+        policy = reader.component("policy", device=device)
     sampler = reader.component("sampler", policy=policy, run_seed=settings.seed)
-    surface, reward, mirror = reader.component("surface"), reader.component("reward"), reader.component("logger")
+    surface = reader.component("surface", run_seed=settings.seed)
+    reward, mirror = reader.component("reward"), reader.component("logger")
     sim = reader.component_spec("sim")
     run_dir, started = _open(reader, settings), False
     try:

@@ -68,7 +68,7 @@ def export_policy(policy: VlaPolicy, destination: Path, *, source: Mapping[str, 
     if policy.origin.opened is None:
         check_hf_weights(policy.origin.directory)
     _check_room(policy, policy.origin, destination)
-    with _appearing(destination) as temporary:
+    with appearing(destination) as temporary:
         changed = write_layout(policy, policy.origin, temporary)
         write_metadata(temporary, policy.metadata)
         receipt = Receipt.of(temporary, changed=changed, source={**source, "policy_digest": policy.weights_digest()})
@@ -176,7 +176,7 @@ def _copy_layout(origin: Parts, directory: Path) -> None:
 
 
 @contextmanager
-def _appearing(destination: Path) -> Iterator[Path]:
+def appearing(destination: Path) -> Iterator[Path]:
     """A temporary directory beside the destination that takes its place, synced to disk, when the block ends well."""
     if os.path.lexists(destination):
         raise UsageError("the destination exists", where=str(destination), remedy="name a directory that is not there")

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vla_rl.policy.lora import pairs
 from vla_rl.policy.prompt import Observation
 from vla_rl.rl.lessons import Lesson
 from vla_rl.rl.preflight import longest_row
@@ -56,19 +57,23 @@ class Probe:
 
 def parameter_counts(policy: Any, trainable: NamedParameters) -> dict[str, Any]:
     """Numbers of parameters: `total`, `trainable` (of the tensors that the optimiser holds), and `by_surface`: for each
-    surface of this package those tensors, and the parameters in them that can move."""
-    named = dict(policy.model.named_parameters())
+    surface of this package those tensors, and the parameters in them that can move; `lora` if the policy carries an
+    adapter, whose size is its own."""
+    added = {name: p for pair in pairs(policy.model) for name, p in pair.named()}
+    named = {name: p for name, p in policy.model.named_parameters() if name not in added}
     tables = [p for name, p in named.items() if name in policy.adapter.token_tables]
     text = sum(p.numel() for name, p in named.items() if name.startswith(policy.adapter.text_parameters))
     total = sum(p.numel() for p in named.values())
     rows = policy.vocabulary * sum(p.shape[1] for p in tables)
+    pair = sum(p.numel() for p in added.values())
     return {
-        "total": total,
+        "total": total + pair,
         "trainable": sum(p.numel() for _, p in trainable),
         "by_surface": {
             "full": {"tensors": total, "moving": total},
             "text_stack": {"tensors": text, "moving": text},
             "patch_only": {"tensors": sum(p.numel() for p in tables), "moving": rows},
+            **({"lora": {"tensors": pair, "moving": pair}} if added else {}),
         },
     }
 

@@ -1,15 +1,20 @@
 """Surfaces: which weights GRPO may move.
 
 In: a policy. Out: its trainable (name, parameter) pairs, with everything else frozen. A surface that may move only some
-rows of a table masks their gradients; the other rows then stay bit-identical. Left out: adapters, optimiser.
+rows of a table masks their gradients; the other rows then stay bit-identical. One adds tensors of its own to the
+network (`Lora`). Left out: the optimiser, and what an adapter computes (`vla_rl.policy.lora`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from vla_rl.errors import ConfigError
+from vla_rl.policy.lora import LoraSettings, attach, pairs, require_peft
 
 NamedParameters = list[tuple[str, nn.Parameter]]
 
@@ -55,6 +60,42 @@ class PatchOnly:
         for _, parameter in chosen:
             _mask_rows(parameter, first, first + policy.vocabulary)
         return chosen
+
+
+class Lora:
+    """A low-rank pair beside projections of the text stack; every weight of the base stays bit-identical.
+
+    Weight decay is allowed: it pulls the pairs towards zero, which is the base.
+
+    Args:
+        rank: of every pair.
+        alpha: a pair's product counts alpha / rank times.
+        dropout: 0.
+        targets: last names of the projections.
+        run_seed: decides the first A, as B is zero.
+
+    Raises:
+        ConfigError: dropout.
+        MachineError: peft is not installed.
+    """
+
+    allows_decay = True
+
+    def __init__(self, *, rank: int, alpha: float, dropout: float, targets: Sequence[str], run_seed: int) -> None:
+        if dropout:
+            raise ConfigError(
+                f"with dropout {dropout} the trainer would score other policies than the one that sampled, and the "
+                "ratio would be noise",
+                where="surface.dropout",
+                remedy="use surface.dropout=0",
+            )
+        require_peft()
+        self._settings, self._seed = LoraSettings(rank, alpha, tuple(targets)), run_seed
+
+    def trainable(self, policy: Any) -> NamedParameters:
+        attach(policy, self._settings, seed=self._seed)
+        added = {name for pair in pairs(policy.model) for name, _ in pair.named()}
+        return _only(policy.model, lambda name: name in added)
 
 
 def _only(model: nn.Module, wanted: Any) -> NamedParameters:

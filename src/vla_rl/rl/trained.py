@@ -1,21 +1,24 @@
 """The policy that a training run has arrived at: its base with the surface's weights of a checkpoint.
 
 In: a run directory and a step. Out: the policy with those weights in place, verified against three digests (of the
-stored configuration's base, of the checkpoint's files, of the resulting weights), and facts for a receipt. Nothing is
-written.
+stored configuration's base, of the checkpoint's files, of the resulting weights), and facts for a receipt. A checkpoint
+of an adapter holds the adapter alone; the policy then carries it. Nothing is written.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vla_rl.errors import IntegrityError, UsageError
+from vla_rl.errors import ConfigError, IntegrityError, UsageError
+from vla_rl.policy.lora import LoraSettings, attach
 from vla_rl.rl import checkpoint as ckpt
 from vla_rl.rl.rundir import BASE_DIGEST, CONFIG, MANIFEST
 
@@ -86,11 +89,46 @@ def put_weights(policy: Any, base_digest: str, checkpoint: ckpt.Checkpoint | Non
         )
     if checkpoint is None:
         return
+    if (adapter := checkpoint.state.get("adapter")) is not None:
+        attach(policy, LoraSettings.stored(adapter), seed=0)  # what it holds at first is overwritten
     parameters = dict(policy.model.named_parameters())
     for name, weight in checkpoint.weights.items():
         if name not in parameters or parameters[name].shape != weight.shape:
             raise IntegrityError(f"the base policy has no {name} of shape {list(weight.shape)}", where=where)
         parameters[name].copy_(weight)
+    check_recorded(policy, checkpoint)
+
+
+def check_recorded(policy: Any, checkpoint: ckpt.Checkpoint) -> None:
+    """Hold a policy with the surface of a checkpoint against the digest of all its weights that the checkpoint recorded.
+
+    Raises:
+        IntegrityError: it has another one, so it has another base.
+    """
     recorded = checkpoint.state.get("policy_digest")
     if recorded is not None and policy.weights_digest() != recorded:
-        raise IntegrityError("base and surface do not give the weights that the checkpoint recorded", where=where)
+        raise IntegrityError(
+            "base and surface do not give the weights that the checkpoint recorded",
+            where=str(checkpoint.path),
+            remedy="restore the base policy that the run was started from",
+        )
+
+
+@contextmanager
+def base_of(run: Path | str | None) -> Iterator[None]:
+    """A block that reads the base policy of a run from where it was, which is gone: a part of the run is missing then,
+    and no configuration is wrong. Without a run nothing changes.
+
+    Raises:
+        IntegrityError: it cannot be read there.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if run is None:
+            raise
+        raise IntegrityError(
+            f"the base policy that the run was started from is not there: {error.what}",
+            where=f"{run}: {error.where}",
+            remedy="restore it there; export and replay take it from elsewhere with --base",
+        ) from error

@@ -53,6 +53,7 @@ from vla_rl.rl.guards import Guards, Tripped
 from vla_rl.rl.loss import TokenLoss, grpo_loss
 from vla_rl.rl.plan import Counters, Geometry, Outcome
 from vla_rl.rl.pricing import KlCost, Pricing
+from vla_rl.rl.promise import Promise
 from vla_rl.rl.reward import Reward
 from vla_rl.rl.rowchecks import check_first
 from vla_rl.rl.rundir import RunDir
@@ -61,6 +62,7 @@ from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.snapshot import Snapshot
 from vla_rl.rl.summary import Evaluation, Terms, episode_rows, mixed_groups_frac, train_row
 from vla_rl.rl.surfaces import Surface
+from vla_rl.rl.trained import check_recorded
 from vla_rl.rl.update import UpdateResult, build_optimizer, grpo_update, no_update
 from vla_rl.rl.wires import Firing
 from vla_rl.rollout import store
@@ -148,7 +150,8 @@ class GrpoTrainer:
         self.parameters = surface.trainable(policy)
         self.optimizer = build_optimizer(self.parameters, optim, surface)
         self.kl_rows, self.trust_region = loss.kl_rows, loss.trust_region
-        self.anchor = Anchor(self.parameters) if loss.kl_rows or loss.kl_beta else None
+        self.anchor = Anchor.of(policy, self.parameters) if loss.kl_rows or loss.kl_beta else None
+        self.promise = Promise(policy, self.parameters)
         self.pricing = Pricing(reward, self.geometry, KlCost.of(loss, policy, self.anchor, self.settings.limits))
         self.guards = guards or Guards(TripwiresConfig(), BudgetConfig())
         self.guards.check(kl_rows=loss.kl_rows)
@@ -287,6 +290,7 @@ class GrpoTrainer:
             anchor=self.anchor,
             progress=lambda done, total: self._pulse(step, events.UpdateProgress(step, done, total)),
         )
+        self.promise.check(stepped=not result.step_skipped)
         drift = None
         if self.anchor is not None and result.rows and result.loss_finite:
             sample = sample_rows(wave.rows, self.kl_rows, step)
@@ -374,8 +378,11 @@ class GrpoTrainer:
 
     def _restore(self) -> int:
         """Go back to the newest checkpoint; returns the updates it holds."""
-        self.run_dir.check_base(self.policy.weights_digest())
+        self.base_digest = self.policy.weights_digest()
+        self.run_dir.check_base(self.base_digest)
         loaded = self.save_points.restore()
+        if loaded:
+            check_recorded(self.policy, loaded)
         held_out = [row for row in self.run_dir.rows(rundir.EPISODES) if row["phase"] == "eval"]
         self.guards.restore_first(held_out)
         counters = Counters(**loaded.state["counters"]) if loaded else Counters()
@@ -396,6 +403,8 @@ class GrpoTrainer:
         state = {
             "counters": asdict(self.account.counters),
             "policy_digest": self.policy.weights_digest(),
+            "base_digest": self.base_digest,
+            "adapter": None if self.policy.lora is None else self.policy.lora.body(),
             "guards": self.guards.state(),
         }
         path = self.save_points.save(step, row, state, keep_wave=keep_wave)
