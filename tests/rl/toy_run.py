@@ -1,6 +1,6 @@
 """A whole GRPO run in the toy world, in seconds; also a program, so that tests can kill it with SIGKILL.
 
-For each line `DIRECTORY MOMENT COUNT EVERY WORKERS STEPS` that it reads, a process of its own runs (or resumes) with so
+For each line `DIRECTORY MOMENT COUNT EVERY WORKERS STEPS [SURFACE]` that it reads, a process of its own runs (or resumes) with so
 many workers (0: none but itself) and kills itself at the COUNT-th event of that name, or call of `os.replace` or
 `os.fsync`, before it is done. What it ended with is printed.
 """
@@ -17,11 +17,11 @@ import torch
 from tiny_policy import tiny_policy, tiny_sampler
 from toy_world import spec
 
-from vla_rl.config.schema import CheckpointConfig, GeometryConfig, LossConfig, OptimConfig
+from vla_rl.config.schema import CheckpointConfig, GeometryConfig, LoraConfig, LossConfig, OptimConfig
 from vla_rl.rl.reward import RewardV1
 from vla_rl.rl.rundir import CONFIG, RunDir
 from vla_rl.rl.summary import Evaluation, episode_row
-from vla_rl.rl.surfaces import TextStack
+from vla_rl.rl.surfaces import Lora, TextStack
 from vla_rl.rl.trainer import GrpoTrainer
 from vla_rl.rollout.pool import ProcessPool, SerialPool
 from vla_rl.rollout.records import EpisodeSpec
@@ -30,6 +30,11 @@ from vla_rl.rollout.wave import run_wave
 STEPS = 3
 CONFIGURATION = {"run": {"seed": 3}}
 REWARD = {"success_bonus": 10.0, "tip_penalty": 2.0, "strike_penalty": 5.0, "progress_floor_cm": None}
+
+
+def lora(run_seed: int = 0, **keys) -> Lora:
+    """The surface with the schema's own targets, small."""
+    return Lora(**{"rank": 4, "alpha": 8.0, "dropout": 0.0, "targets": LoraConfig().targets, **keys}, run_seed=run_seed)
 
 
 def open_run(path: Path) -> RunDir:
@@ -58,6 +63,7 @@ def toy_trainer(
     geometry = {"seeds": 2, "draws": 3, "min_group_std_cm": 1e-4, **settings.pop("geometry", {})}
     arguments = {
         "sampler": sampler,
+        "surface": TextStack(),
         "reward": reward,
         "loss": LossConfig(),
         "optim": OptimConfig(lr=3e-3, microbatch_rows=4),
@@ -68,7 +74,6 @@ def toy_trainer(
     return GrpoTrainer(
         policy=policy,
         pool=pool,
-        surface=TextStack(),
         geometry=GeometryConfig(**geometry),
         checkpoint=CheckpointConfig(every=every, keep=2, keep_rows=keep_rows),
         slots=4,
@@ -80,7 +85,7 @@ def toy_trainer(
     )
 
 
-def live(path: str, moment: str, count: str, every: str, workers: str, steps: str) -> None:
+def live(path: str, moment: str, count: str, every: str, workers: str, steps: str, surface: str = "text_stack") -> None:
     """One life of a run: to its end, or to the moment."""
     left = int(count)
 
@@ -104,7 +109,10 @@ def live(path: str, moment: str, count: str, every: str, workers: str, steps: st
     world = {"env_spec": spec(max_chunks=3), "plugins": ("toy_world",)}
     processes = {"workers": int(workers), "groups": 2, "timeout_s": 60.0}
     with ProcessPool(**processes, **world) if int(workers) else SerialPool(**world) as pool:
-        toy_trainer(Path(path), pool=pool, on_event=on_event, every=int(every), steps=int(steps)).run()
+        chosen = {"text_stack": TextStack, "lora": lora}[surface]()
+        toy_trainer(
+            Path(path), pool=pool, on_event=on_event, every=int(every), steps=int(steps), surface=chosen
+        ).run()
 
 
 if __name__ == "__main__":
