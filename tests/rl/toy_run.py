@@ -1,8 +1,8 @@
 """A whole GRPO run in the toy world, in seconds; also a program, so that tests can kill it with SIGKILL.
 
-For each line `DIRECTORY MOMENT COUNT EVERY WORKERS STEPS [SURFACE]` that it reads, a process of its own runs (or resumes) with so
-many workers (0: none but itself) and kills itself at the COUNT-th event of that name, or call of `os.replace` or
-`os.fsync`, before it is done. What it ended with is printed.
+For each line `DIRECTORY MOMENT COUNT EVERY WORKERS STEPS [SURFACE]` that it reads, a process of its own runs (or
+resumes) with so many workers (0: none but itself) and kills itself at the COUNT-th event of that name, or call of
+`os.replace` or `os.fsync`, before it is done. What it ended with is printed.
 """
 
 from __future__ import annotations
@@ -110,9 +110,7 @@ def live(path: str, moment: str, count: str, every: str, workers: str, steps: st
     processes = {"workers": int(workers), "groups": 2, "timeout_s": 60.0}
     with ProcessPool(**processes, **world) if int(workers) else SerialPool(**world) as pool:
         chosen = {"text_stack": TextStack, "lora": lora}[surface]()
-        toy_trainer(
-            Path(path), pool=pool, on_event=on_event, every=int(every), steps=int(steps), surface=chosen
-        ).run()
+        toy_trainer(Path(path), pool=pool, on_event=on_event, every=int(every), steps=int(steps), surface=chosen).run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`vla-rl export`: a complete checkpoint in the layout that a run's base came in, with a receipt; or an adapter alone."""
+"""`vla-rl export`: a complete checkpoint in the layout of a run's base, with a receipt; or its adapter alone."""
 
 from __future__ import annotations
 

@@ -209,7 +209,8 @@ class Projection:
     @classmethod
     def of(cls, *modules: Any) -> Projection:
         """As the modules are now."""
-        weight = torch.cat([module.weight for module in modules]) if len(modules) > 1 else modules[0].weight
+        weights = [module.weight for module in modules]
+        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
         halves = [_halves(module) if _is_wrapped(module) and not _is_off(module) else None for module in modules]
         if not any(halves):
             return cls(weight, ())

@@ -8,6 +8,7 @@ may move or not: some are in no forward pass. Left out: rows inside a tensor.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -32,7 +33,9 @@ class Promise:
         declared = {id(parameter) for _, parameter in parameters}
         state: dict[str, Tensor] = policy.model.state_dict(keep_vars=True)
         self._frozen = {name: tensor for name, tensor in state.items() if id(tensor) not in declared}
-        self._added = {name: half for pair in pairs(policy.model) for name, half in pair.named() if id(half) in declared}
+        self._added = {
+            name: half for pair in pairs(policy.model) for name, half in pair.named() if id(half) in declared
+        }
         self._before, self._still = _digests(self._frozen), _digests(self._added)
         self._updates = 0
 
@@ -64,5 +67,5 @@ class Promise:
                 )
 
 
-def _digests(tensors: dict[str, Tensor]) -> dict[str, str]:
+def _digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     return {name: tensor_sha256(tensor.detach().cpu()) for name, tensor in tensors.items()}

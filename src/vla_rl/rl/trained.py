@@ -100,7 +100,7 @@ def put_weights(policy: Any, base_digest: str, checkpoint: ckpt.Checkpoint | Non
 
 
 def check_recorded(policy: Any, checkpoint: ckpt.Checkpoint) -> None:
-    """Hold a policy with the surface of a checkpoint against the digest of all its weights that the checkpoint recorded.
+    """Hold a policy with the surface of a checkpoint against the digest that the checkpoint recorded.
 
     Raises:
         IntegrityError: it has another one, so it has another base.
