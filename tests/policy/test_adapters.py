@@ -12,7 +12,7 @@ from hf_support import build_network, plain_tokenizer, write_model
 from policy_support import MINI, TASK
 from safetensors.torch import load_file, save_file
 
-from vla_rl.config.schema import LossConfig, OptimConfig
+from vla_rl.config.schema import LoraConfig, LossConfig, OptimConfig
 from vla_rl.errors import ConfigError
 from vla_rl.policy import refusals
 from vla_rl.policy.cached_forward import CachedForward
@@ -29,7 +29,7 @@ from vla_rl.policy.sources import Sources
 from vla_rl.policy.tokenizer import TokenIds, build_tokenizer
 from vla_rl.policy.validate import validate
 from vla_rl.rl.settings import UpdateSettings
-from vla_rl.rl.surfaces import Full, PatchOnly, TextStack
+from vla_rl.rl.surfaces import Full, Lora, PatchOnly, TextStack
 from vla_rl.rl.update import build_optimizer, grpo_update
 from vla_rl.rollout.records import EpisodeSpec, Row
 
@@ -130,7 +130,10 @@ def rows_of(policy: VlaPolicy, observations: list[Observation]) -> list[Row]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("surface", [Full(), TextStack(), PatchOnly()], ids=lambda s: type(s).__name__)
+LORA = Lora(rank=4, alpha=8.0, dropout=0.0, targets=LoraConfig().targets, run_seed=0)
+
+
+@pytest.mark.parametrize("surface", [Full(), TextStack(), PatchOnly(), LORA], ids=lambda s: type(s).__name__)
 def test_one_grpo_update_moves_the_surface_alone_and_towards_the_better_rows(
     model_dir, codec, stats, observations, surface
 ):

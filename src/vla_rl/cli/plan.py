@@ -109,9 +109,9 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
     from vla_rl.rl.update import build_optimizer
 
     constants, loss = UpdateSettings.of(job.loss, job.optim), job.loss
+    surface = reader.component("surface", run_seed=job.settings.seed)
     policy = reader.component("policy", device=device)
     sampler = reader.component("sampler", policy=policy, run_seed=job.settings.seed)
-    surface = reader.component("surface", run_seed=job.settings.seed)
     parameters = surface.trainable(policy)
     optimizer = build_optimizer(parameters, job.optim, surface)
     with reader.component("pool", env_spec=reader.component_spec("sim"), plugins=reader.plugins) as pool:

@@ -71,10 +71,10 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
     from vla_rl.rl.trained import base_of
     from vla_rl.rl.trainer import GrpoTrainer
 
+    surface = reader.component("surface", run_seed=settings.seed)  # what it refuses, it refuses before weights are read
     with base_of(settings.resume):
         policy = reader.component("policy", device=device)
     sampler = reader.component("sampler", policy=policy, run_seed=settings.seed)
-    surface = reader.component("surface", run_seed=settings.seed)
     reward, mirror = reader.component("reward"), reader.component("logger")
     sim = reader.component_spec("sim")
     run_dir, started = _open(reader, settings), False
