@@ -8,6 +8,8 @@ import json
 import shutil
 from types import SimpleNamespace
 
+import numpy as np
+import peft
 import pytest
 import torch
 import yaml
@@ -16,12 +18,15 @@ from release_support import TAG, write_release
 from tiny_policy import tiny_policy
 
 from vla_rl.cli.main import main
-from vla_rl.config.schema import OptimConfig
+from vla_rl.config.schema import LoraConfig, OptimConfig
 from vla_rl.policy.fast import FastCodec
+from vla_rl.policy.logprob import score_rows
+from vla_rl.policy.lora import switched_off
 from vla_rl.policy.policy import load_policy
+from vla_rl.policy.prompt import Observation
 from vla_rl.rl.checkpoint import save_checkpoint
 from vla_rl.rl.rundir import RunDir
-from vla_rl.rl.surfaces import TextStack
+from vla_rl.rl.surfaces import Lora, TextStack
 from vla_rl.rl.update import build_optimizer
 from vla_rl.seeds import stream
 
@@ -48,20 +53,23 @@ def settings(checkpoint, **changes):
     return {**node, **changes}
 
 
-def train_run(path, **policy):
-    """A run directory as the trainer leaves it: two steps of a text-stack surface, without the episodes."""
+def train_run(path, surface=None, **policy):
+    """A run directory as the trainer leaves it: two steps of a surface (the text stack), without the episodes."""
     node = settings(**policy)
     loaded = load_policy(device="cpu", **{k: v for k, v in node.items() if k != "_target_"})
     run = RunDir.create(path, config={"policy": node, "plugins": []}, manifest={"config_digest": "c" * 64})
     run.check_base(loaded.weights_digest())
-    parameters = TextStack().trainable(loaded)
-    optimizer = build_optimizer(parameters, OptimConfig(), TextStack())
+    surface = surface or TextStack()
+    parameters = surface.trainable(loaded)
+    optimizer = build_optimizer(parameters, OptimConfig(), surface)
     rng = stream("token", 0)
     for step in (1, 2):
         with torch.no_grad():
             for _, parameter in parameters:
                 parameter += torch.from_numpy(rng.normal(0, 0.01, parameter.shape)).to(parameter.dtype)
-        save_checkpoint(run.checkpoints, step, parameters, optimizer, {"policy_digest": loaded.weights_digest()})
+        adapter = None if loaded.lora is None else loaded.lora.body()
+        state = {"policy_digest": loaded.weights_digest(), "adapter": adapter}
+        save_checkpoint(run.checkpoints, step, parameters, optimizer, state)
     run.close()
     return loaded
 
@@ -121,6 +129,65 @@ def test_a_base_that_moved_can_be_named_and_another_one_is_refused(vla_rl, run, 
     wrong = vla_rl("export", moved, tmp_path / "c", "--base", tmp_path / "other")
     assert wrong.returncode == 5 and "not the one that the run was started from" in wrong.err
     assert not (tmp_path / "c").exists()
+
+
+@pytest.fixture(scope="module")
+def adapted(base, tmp_path_factory):
+    """A run on the surface `lora`."""
+    directory = tmp_path_factory.mktemp("runs") / "adapted"
+    surface = Lora(rank=4, alpha=8.0, dropout=0.0, targets=LoraConfig().targets, run_seed=0)
+    return directory, train_run(directory, surface, checkpoint=base)
+
+
+def log_probabilities(policy, model=None):
+    """Of four streams that the policy encodes itself, on pictures of noise; under another network of it if given."""
+    rng, own = np.random.default_rng(0), policy.model
+    states = rng.uniform(-9, 9, (4, 6))
+    observations = [Observation(rng.integers(0, 255, (2, 16, 16, 3), dtype=np.uint8), state) for state in states]
+    streams = [policy.encode_chunk(np.tile(state, (policy.horizon, 1))) for state in states]
+    policy.model = model or own
+    with torch.no_grad():
+        scores = score_rows(policy, observations, streams, 1.0)
+    policy.model = own
+    return scores.logp_RT
+
+
+def test_a_run_with_an_adapter_exports_merged_and_loads_like_any_other_policy(vla_rl, adapted, tmp_path):
+    directory, trained = adapted
+    done = vla_rl("export", directory, tmp_path / "out", "--json")
+    assert done.returncode == 0, done.err
+    told = json.loads(done.out)
+    assert told["changed"] == 2 * 4  # of each layer: fused q, k and v, out, fused gate and up, down
+    exported = load_policy(checkpoint=str(tmp_path / "out"), device="cpu", serve_head="ar", task="x")
+    assert told["source"]["adapter_digest"] == trained.weights_digest()
+    assert told["source"]["policy_digest"] == exported.weights_digest() != trained.weights_digest()
+    assert vla_rl("checkpoint", "validate", tmp_path / "out").returncode == 0
+    apart, merged = log_probabilities(trained), log_probabilities(exported)
+    assert (apart - merged).abs().max() <= 1e-5
+    with switched_off(trained.model):
+        assert (log_probabilities(trained) - merged).abs().max() > 1e-3
+
+
+def test_an_adapter_alone_is_what_peft_reads(vla_rl, adapted, base, tmp_path):
+    directory, trained = adapted
+    done = vla_rl("export", directory, tmp_path / "adapter", "--adapter", "--json")
+    assert done.returncode == 0 and json.loads(done.out)["tensors"] == 2 * 7 * 2, done.err
+    assert {p.name for p in (tmp_path / "adapter").iterdir()} == {
+        "adapter_config.json", "adapter_model.safetensors", "source.json",
+    }  # fmt: skip
+    bare = load_policy(checkpoint=str(base), device="cpu", serve_head="ar", task="x")
+    wrapped = peft.PeftModel.from_pretrained(bare.model, str(tmp_path / "adapter"))
+    assert torch.equal(log_probabilities(bare, wrapped.base_model.model), log_probabilities(trained))
+    facts = json.loads((tmp_path / "adapter" / "source.json").read_text())
+    assert facts["policy_digest"] == trained.weights_digest() and facts["base"]["checkpoint"] == str(base)
+    refused = vla_rl("checkpoint", "validate", tmp_path / "adapter")
+    assert refused.returncode != 0 and "Traceback" not in refused.err
+
+
+def test_only_a_run_with_an_adapter_has_one_to_export(vla_rl, run, base, tmp_path):
+    for source in (run[0], base):
+        refused = vla_rl("export", source, tmp_path / "never", "--adapter")
+        assert refused.returncode == 2 and "adapter" in refused.err and not (tmp_path / "never").exists()
 
 
 def test_a_run_on_a_release_exports_the_whole_release(vla_rl, tmp_path):
