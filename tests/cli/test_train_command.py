@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from vla_rl.cli.main import main
+from vla_rl.paths import bundled_base
 from vla_rl.policy.logprob import score_rows
 from vla_rl.policy.policy import load_policy
 from vla_rl.policy.prompt import Observation
@@ -182,6 +183,30 @@ def test_a_killed_run_ends_in_the_weights_of_one_that_was_not(finished, tmp_path
         assert rows(killed, name) == rows(directory, name), name
     first, second = weights(directory), weights(killed)
     assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.slow
+def test_a_killed_run_with_an_adapter_ends_in_the_same_one_and_goes_on_with_no_other_base(tmp_path, capsys):
+    base = Path(shutil.copytree(bundled_base("tiny_start"), tmp_path / "base"))
+    arguments = [*TINY_RUN, "surface=lora", "surface.rank=4", f"policy.checkpoint={base}"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert vla_rl("train", *arguments, f"run.dir={whole}").returncode == 0
+    kill_at("step 2: episodes", ["train", *arguments, f"run.dir={killed}"])
+    assert vla_rl("train", f"run.resume={killed}").returncode == 0
+    for name in ("train.jsonl", "episodes.jsonl", "eval.jsonl"):
+        assert rows(killed, name) == rows(whole, name), name
+    first, second = weights(whole), weights(killed)
+    assert sum(w.size for w in first.values()) == 4 * 6 * 3584  # 384 + 256 + 256 + 384 + 3 * 768 a layer and rank
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    assert main(["replay", str(whole), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["logp"]
+    assert told["equal"] == told["tokens"] > 0
+    shutil.rmtree(base)
+    gone = vla_rl("train", f"run.resume={whole}")
+    assert gone.returncode == 5 and str(base) in gone.stderr and "Traceback" not in gone.stderr
+    shutil.copytree(bundled_base("tiny_full"), base)
+    foreign = vla_rl("train", f"run.resume={whole}")
+    assert foreign.returncode == 5 and "started from" in foreign.stderr
 
 
 def kill_at(moment, arguments):
