@@ -12,8 +12,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from bandit import bandit_trainer
 from one_update import ADVANTAGES, TEMPERATURE, settings
 from test_forecast import measured
+from test_learning import success_rates
 from test_trainer import Killed, evidence, finish, kill_at, lives  # noqa: F401 (a fixture)
 from tiny_policy import tiny_policy, tiny_sampler
 from toy_run import STEPS, lora, toy_trainer
@@ -371,3 +373,10 @@ def test_weight_decay_and_a_kl_term_leave_the_base_bit_identical(tmp_path):
     base = frozen(trainer.policy)
     finish(trainer)
     assert changed(base, frozen(trainer.policy)) == set()
+
+
+@pytest.mark.slow
+def test_a_bandit_is_learned_by_the_adapter_alone(tmp_path):
+    surface, optim = lora(rank=8, alpha=16.0), OptimConfig(lr=2e-2, microbatch_rows=32)
+    before, after = success_rates(bandit_trainer(tmp_path / "run", surface=surface, optim=optim), "eval.jsonl")
+    assert 0.4 < before < 0.65 and after > 0.85
