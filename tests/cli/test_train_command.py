@@ -301,7 +301,8 @@ def test_a_run_must_agree_with_the_record_of_another_serving_path_and_plays_it_o
     gated = ["train", *small, "run.steps=0", f"gates.parity_record={record}", "gates.parity_successes=0"]
     assert main([*gated, "eval.seeds=300-301", f"run.dir={tmp_path / 'same'}", "--json"]) == 0
     gates = json.loads((tmp_path / "same" / "manifest.json").read_text())["launches"][0]["gates"]
-    assert gates[-1]["gate"] == "parity" and gates[-1]["measured"] == {"successes": 0, "interacted": 0.0}
+    assert gates[-1]["gate"] == "parity"
+    assert gates[-1]["measured"] == {"successes": 0, "interacted": 0.0, "identical": 2}
     rows = [json.loads(line) for line in (tmp_path / "same" / "episodes.jsonl").read_text().splitlines()]
     assert [row["seed"] for row in rows] == [300, 301]
     body = json.loads((record / "eval.json").read_text())

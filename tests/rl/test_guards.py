@@ -47,6 +47,16 @@ def stop(path, **settings):
     return str(stopped.value)
 
 
+def out_of_time_at(moment, trainer):
+    """Let the wall limit be reached at the first event of that kind."""
+
+    def on_event(event):
+        if isinstance(event, moment):
+            trainer.max_wall_s = 0.0
+
+    trainer.on_event = on_event
+
+
 def saved(path):
     return {p.name: load_checkpoint(p) for p in checkpoints(path / "checkpoints")}
 
@@ -158,13 +168,7 @@ def test_a_captured_baseline_survives_a_second_launch(tmp_path):
     """The first wave knocks nothing away and sets the baseline 0; were it captured anew, the second would be exempt."""
     path, wires = tmp_path / "run", {"knockaway": "armed", "knockaway_waves": 2}
     world = {"knocked_from": FIRST + 2}
-    trainer = trainer_of(path, wires=wires, world=world)
-
-    def out_of_time(event):
-        if isinstance(event, events.StepDone):
-            trainer.max_wall_s = 0.0
-
-    trainer.on_event = out_of_time
+    out_of_time_at(events.StepDone, trainer := trainer_of(path, wires=wires, world=world))
     assert finish(trainer).step == 1
     assert saved(path)["step_0001"].state["guards"]["knockaway_baseline"] == 0.0
     assert "step 3" in stop(path, wires=wires, world=world)
@@ -231,6 +235,12 @@ def recorded(path):
     return [[(gate["gate"], gate["passed"]) for gate in launch["gates"]] for launch in launches]
 
 
+def verdict(*, passed, successes=0):
+    """Of a parity read."""
+    differences = {"successes_difference": successes, "interacted_difference": 0.0, "identical": 3}
+    return {"passed": passed, **differences, "bounds": {"successes": 2}}
+
+
 def test_an_inert_policy_costs_two_episodes_and_no_wave(tmp_path):
     path = tmp_path / "run"
     message = stop(path, world={"inert": True}, bars={"interaction_episodes": 2, "mixed_frac": 0.0})
@@ -242,16 +252,17 @@ def test_an_inert_policy_costs_two_episodes_and_no_wave(tmp_path):
 def test_gates_are_judged_in_order_recorded_and_passed_once_in_a_run(tmp_path):
     path, reads = tmp_path / "run", []
 
-    def parity():
-        reads.append(1)
-        return {"passed": True, "successes_difference": 0, "interacted_difference": 0.0, "bounds": {}}
+    def parity(evaluation):
+        reads.append([row["seed"] for row in evaluation.episodes])
+        return verdict(passed=True)
 
     bars = {"interaction_episodes": 2, "idle_device": True, "mixed_frac": 0.0}
-    finish(trainer_of(path, bars=bars, parity=parity, max_wall_s=0.0))
+    out_of_time_at(events.EvalDone, trainer := trainer_of(path, bars=bars, parity=parity))
+    assert not finish(trainer).finished
     assert finish(trainer_of(path, bars=bars, parity=parity)).finished
     first = [("idle_device", True), ("preflight", True), ("interaction", True), ("parity", True)]
     assert recorded(path) == [first, [("idle_device", True), ("preflight", True), ("mixed_groups", True)]]
-    assert len(reads) == 1
+    assert reads == [[300, 301, 302]]
 
 
 def test_a_first_wave_of_groups_that_do_not_mix_stops_before_any_update_and_is_kept(tmp_path):
@@ -268,8 +279,8 @@ def test_a_first_wave_of_groups_that_do_not_mix_stops_before_any_update_and_is_k
 def test_a_policy_that_another_serving_path_plays_otherwise_costs_no_wave(tmp_path):
     path = tmp_path / "run"
 
-    def parity():
-        return {"passed": False, "successes_difference": 3, "interacted_difference": 0.1, "bounds": {"successes": 2}}
+    def parity(evaluation):
+        return verdict(passed=False, successes=3)
 
     with pytest.raises(StoppedRun, match="parity is not passed: measured successes 3"):
         finish(trainer_of(path, parity=parity))

@@ -88,7 +88,7 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
             if record := gates.parity_record:
                 name = reader.component_spec("policy").get("checkpoint", "policy")
                 which = {"name": name, "digest": policy.weights_digest(), "frames": "own"}
-                parity, evaluate = serving_parity(record, evaluate, bounds, which)
+                parity = serving_parity(record, bounds, which, seeds=seeds, temperature=held_out.temperature)
             trainer = GrpoTrainer(
                 policy=policy,
                 sampler=sampler,

@@ -74,7 +74,7 @@ class Account:
         """A step has ended."""
         device_s, self._clock = self.device_s(), time.monotonic()
         self.counters = Counters(
-            updates_applied=self.counters.updates_applied + (not update.step_skipped),
+            updates_applied=self.counters.updates_applied + update.moved,
             episodes=self.counters.episodes + len(wave.episodes),
             env_ticks=self.counters.env_ticks + sum(e.metrics["ticks"] for e in wave.episodes),
             predicts=self.counters.predicts + sum(e.replans for e in wave.episodes),

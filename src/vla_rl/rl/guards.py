@@ -83,6 +83,7 @@ class Guards:
         self._wires, self._budget = _copied(tripwires), _copied(budget)
         self._state, self._clock = WireState(), clock
         self._first: dict[int, float] | None = None
+        self._paced: list[Firing] = []  # of this step, whose wave may be played in several parts
         self._start_pace()
 
     def check(self, *, kl_rows: int) -> None:
@@ -105,7 +106,6 @@ class Guards:
 
     def _start_pace(self) -> None:
         self._since, self._predicts, self._ended, self._replans = self._clock(), 0, 0, 0
-        self._paced: list[Firing] = []
         self._judge_pace = self._wires.pace != OFF
 
     def on_event(self, event: Event, spent: Callable[[], Spent]) -> None:
@@ -124,7 +124,7 @@ class Guards:
         self._predicts += event.live
         if self._judge_pace and self._ended >= self._wires.pace_episodes:
             self._judge_pace = False
-            self._paced = self._pace()
+            self._paced += self._pace()
         firings = [*self._paced, *self.over_budget(spent())]
         if armed(firings):
             raise Tripped(firings)
@@ -133,6 +133,7 @@ class Guards:
         """Judge a complete wave. When an armed wire fires, the memory stays as it was before this wave."""
         state, firings = judge_wave(self._wires, self._state, wave_facts(wave, terms, advantages))
         firings = [*self._paced, *firings, *self.over_budget(spent)]
+        self._paced = []
         if not armed(firings):
             self._state = state
         return firings

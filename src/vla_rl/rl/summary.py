@@ -6,6 +6,7 @@ that does not apply is None. Pure functions, no files.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -164,7 +165,7 @@ def wave_facts(wave: Wave, terms: Sequence[Terms], advantages: Advantages) -> Wa
         median_group_std_cm=statistics.median(stds) if stds else None,
         knockaway_frac=_mean([m["knockaway"] for m in metrics]),
         setback_frac=_mean([m["setback"] for m in metrics]),
-        reward_mean=_mean([t["total"] for t in terms if t["total"] is not None]),
+        reward_mean=_mean([t["total"] for t in terms if t["total"] is not None and math.isfinite(t["total"])]),
         success_rate=sum(bool(m["success"]) for m in metrics) / len(metrics) if metrics else 0.0,
     )
 

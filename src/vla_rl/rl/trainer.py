@@ -155,6 +155,7 @@ class GrpoTrainer:
         self.gates = gates or Gates(GatesConfig())
         self.account = Account(str(policy.device))
         self.save_points = SavePoints(run_dir, self.parameters, self.optimizer, checkpoint, steps)
+        self._remembered = self.guards.state()
         self._phase, self._started = "starting", time.monotonic()
 
     def run(self) -> Outcome:
@@ -262,13 +263,7 @@ class GrpoTrainer:
         try:
             result, drift = self._move(step, wave, advantages)
         except torch.OutOfMemoryError as error:
-            self.optimizer.zero_grad(set_to_none=True)
-            raise OutOfMemory(
-                f"the update of step {step} does not fit into the device's memory, also in smaller micro-batches",
-                where="optim.microbatch_rows, optim.microbatch_tokens",
-                remedy=f"the wave is kept: go on with run.resume={self.run_dir.path} optim.microbatch_rows=1, or on a "
-                "device with more memory",
-            ) from error
+            raise self._no_memory(f"the update of step {step}") from error
         return result, drift, time.perf_counter() - started
 
     def _move(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, Drift | None]:
@@ -298,6 +293,15 @@ class GrpoTrainer:
             result = replace(result, step_skipped=True, rolled_back=True)
         return result, drift
 
+    def _no_memory(self, what: str) -> OutOfMemory:
+        self.optimizer.zero_grad(set_to_none=True)
+        return OutOfMemory(
+            f"{what} does not fit into the device's memory, also in smaller micro-batches",
+            where="optim.microbatch_rows, optim.microbatch_tokens",
+            remedy=f"what was played is kept: go on with run.resume={self.run_dir.path} optim.microbatch_rows=1, or on "
+            "a device with more memory",
+        )
+
     def _record(
         self,
         step: int,
@@ -315,25 +319,25 @@ class GrpoTrainer:
         """
         update, drift, update_s = updated or (no_update(), None, 0.0)
         stopping = guards.armed(firings)
-        moved = updated is not None and update.loss_finite
-        if stopping and not moved and (updated is None or self.settings.epochs == 1):
+        if stopping and not update.moved:
             self._keep(step - 1)
         self.account.count(wave, update)
         costs = self.account.costs(wave, update_s)
         row = train_row(step, wave, terms, advantages, update, drift, costs, self.geometry.seeds)
         row["tripwires"] = [firing.row() for firing in firings]
         self.run_dir.append(rundir.EPISODES, episode_rows(step, wave, terms, advantages))
-        if moved if stopping else self.save_points.due(step):
+        if update.moved and update.loss_finite if stopping else self.save_points.due(step):
             row["save_s"] = self._save(step, row, keep_wave=stopping)
         self.run_dir.append(rundir.TRAIN, [row])
         self.run_dir.heartbeat(self._state(step), force=True)
+        self._remembered = self.guards.state()
         self.on_event(events.StepDone(step, self.steps, row))
         self._stop_if(step, firings, rundir.TRAIN)
 
     def _evaluate(self, step: int) -> None:
-        """Evaluate unless this step's evaluation is on record already."""
+        """Evaluate unless this step's evaluation is on record already; the first one has to pass the parity gate."""
         if any(row["step"] == step for row in self.run_dir.rows(rundir.EVAL)):
-            return
+            return self._pass_parity(step)
         self._stop_if(step, self.guards.over_budget(self.account.spent()), rundir.HEARTBEAT)
         self._phase, started = "eval", time.perf_counter()
         self.run_dir.heartbeat(self._state(step), force=True)
@@ -347,6 +351,14 @@ class GrpoTrainer:
         self.run_dir.append(rundir.EVAL, [row])  # last: episodes without this row are dropped at the next resume
         self.on_event(events.EvalDone(step, row))
         self._stop_if(step, firings, rundir.EVAL)
+        self._pass_parity(step)
+
+    def _pass_parity(self, step: int) -> None:
+        """Hold the first evaluation, as it is on record, against another serving path's."""
+        if step == 0:
+            row = next(row for row in self.run_dir.rows(rundir.EVAL) if row["step"] == 0)
+            played = [e for e in self.run_dir.rows(rundir.EPISODES) if e["phase"] == "eval" and e["step"] == 0]
+            self._pass(self.gates.first_evaluation(Evaluation(row, tuple(played)), self.run_dir.passed_gates()))
 
     # -------------------------------------------------------------------------------------- start, save, stop, account
     def _preflight(self) -> None:
@@ -357,9 +369,12 @@ class GrpoTrainer:
             self.run_dir.path, self.policy, self.parameters, observation,
             rows=rows, checkpoints=self.save_points.keep + 1,
         )  # fmt: skip
-        tokens = preflight.dry_update(
-            self.policy, self.parameters, self.optimizer, self.settings, self.geometry.temperature, observation
-        )
+        try:
+            tokens = preflight.dry_update(
+                self.policy, self.parameters, self.optimizer, self.settings, self.geometry.temperature, observation
+            )
+        except torch.OutOfMemoryError as error:
+            raise self._no_memory("an update on the longest possible rows") from error
         measured = {"longest_row_tokens": tokens, "disk_needed_gib": needed / _GIB}
         self.run_dir.record_gate(GateResult("preflight", True, measured, {}).row())
         self.on_event(events.PreflightDone(tokens, needed / _GIB, time.perf_counter() - started))
@@ -383,20 +398,28 @@ class GrpoTrainer:
         if loaded is None:
             return 0
         self.guards.restore(loaded.state["guards"])
+        self._remembered = self.guards.state()
         return loaded.step
 
     def _keep(self, step: int) -> None:
-        """Write the checkpoint of a recorded step if the cadence left it out; the weights are still those after it."""
+        """Write the checkpoint of the last recorded step, if the cadence left it out, before the run ends for whatever
+        reason; the weights are still those after it."""
         if self.save_points.missing(step):
-            self._save(step, self.run_dir.rows(rundir.TRAIN)[-1])
+            self._save(step, self.run_dir.rows(rundir.TRAIN)[-1], remembered=self._remembered)
 
-    def _save(self, step: int, row: dict[str, Any], *, keep_wave: bool = False) -> float:
-        """Write the checkpoint of a step; returns seconds."""
+    def _save(
+        self, step: int, row: dict[str, Any], *, keep_wave: bool = False, remembered: dict[str, Any] | None = None
+    ) -> float:
+        """Write the checkpoint of a step; returns seconds.
+
+        Args:
+            remembered: the guards' memory after that step, if they have gone on since.
+        """
         self._phase, started = "save", time.perf_counter()
         state = {
             "counters": asdict(self.account.counters),
             "policy_digest": self.policy.weights_digest(),
-            "guards": self.guards.state(),
+            "guards": remembered or self.guards.state(),
         }
         path = self.save_points.save(step, row, state, keep_wave=keep_wave)
         self.on_event(events.CheckpointSaved(step, path))
@@ -404,16 +427,20 @@ class GrpoTrainer:
 
     def _stop_in_wave(self, step: int, firings: list[Firing], finished: int, wall_s: float) -> StoppedRun:
         """The end of a run inside a wave; its row says how many episodes are `finished`: the next launch finds them."""
+        self._keep(step - 1)
         wave, nothing = Wave((), (), wall_s, 0, 0, None), Advantages((), (), ())
         costs = self.account.costs(wave, 0.0)
         row = train_row(step, wave, [], nothing, no_update(), None, costs, planned_groups=0)
-        row |= {"episodes": finished, "tripwires": [firing.row() for firing in firings]}
+        row |= {"episodes": finished, "successes": None, "strikes": None}
+        row["tripwires"] = [firing.row() for firing in firings]
         self.run_dir.append(rundir.TRAIN, [row])
         return self._stopped(step, firings, rundir.TRAIN)
 
     def _stop_if(self, step: int, firings: list[Firing], file: str) -> None:
         """Tell what fired, and end the run if a wire of it is armed."""
         if guards.armed(firings):
+            if file != rundir.TRAIN:  # between two steps
+                self._keep(step)
             raise self._stopped(step, firings, file)
         if firings:
             self.on_event(events.WiresFired(step, [firing.row() for firing in firings]))
@@ -425,6 +452,8 @@ class GrpoTrainer:
         return guards.stopped(step, firings, str(self.run_dir.path / file))
 
     def _end(self, step: int, *, finished: bool) -> Outcome:
+        if not finished:
+            self._keep(step)
         reason = "all steps done" if finished else "run.max_wall_s is reached"
         self._phase = "finished" if finished else "stopped"
         self.run_dir.heartbeat(self._state(step), force=True)
