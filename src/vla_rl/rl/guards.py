@@ -92,7 +92,7 @@ class Guards:
 
     # ------------------------------------------------------------------------------------------------ as the run goes
     def wave_begins(self, spent: Spent) -> None:
-        """Judge the budget before a wave, and forget the pace of the last one.
+        """Judge the budget before a wave, or a further part of one, and measure the pace anew unless it has fired.
 
         Args:
             spent: finished episodes of the wave's earlier launches included.
@@ -106,7 +106,7 @@ class Guards:
 
     def _start_pace(self) -> None:
         self._since, self._predicts, self._ended, self._replans = self._clock(), 0, 0, 0
-        self._judge_pace = self._wires.pace != OFF
+        self._judge_pace = self._wires.pace != OFF and not self._paced
 
     def on_event(self, event: Event, spent: Callable[[], Spent]) -> None:
         """Judge pace and budget while a wave is rolled out.
@@ -124,7 +124,7 @@ class Guards:
         self._predicts += event.live
         if self._judge_pace and self._ended >= self._wires.pace_episodes:
             self._judge_pace = False
-            self._paced += self._pace()
+            self._paced = self._pace()
         firings = [*self._paced, *self.over_budget(spent())]
         if armed(firings):
             raise Tripped(firings)
