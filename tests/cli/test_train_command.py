@@ -271,15 +271,19 @@ def test_episodes_are_priced_again_from_the_records_or_from_a_wave_under_way(fin
 
 
 def test_a_plan_without_a_probe_measures_and_lists_what_differs(capsys):
-    given = ["geometry.draws=4", "optim.microbatch_rows=2", "pool.workers=1", "run.device=cpu"]
+    given = ["geometry.draws=4", "geometry.refill=1", "optim.microbatch_rows=2", "pool.workers=1", "run.device=cpu"]
     assert main(["plan", "experiment=quickstart", *given, "--no-probe", "--success-rate", "0.5", "--json",
                  "--against", "experiment=quickstart pool.workers=1"]) == 0  # fmt: skip
     told = json.loads(capsys.readouterr().out)
     assert told["against"]["differences"] == {
-        "geometry.draws": [4, 8], "optim.microbatch_rows": [2, 16], "run.device": ["cpu", "auto"]
+        "geometry.draws": [4, 8], "geometry.refill": [1, 0], "optim.microbatch_rows": [2, 16],
+        "run.device": ["cpu", "auto"],
     }  # fmt: skip
     assert told["times"] is None and told["cost"] is None and told["groups"]["mixed_share"] == 0.875
     assert told["memory_bytes"]["activations"] > 0 and told["workers"]["bytes"][0] > 2**25
+    policy = load_policy(checkpoint="bundled:tiny_start", device="cpu", serve_head="ar", task=TASK)
+    a_row = store.row_bytes(112, 2, policy.grammar.total, policy.vocabulary)
+    assert told["disk_bytes"]["wave"] == 2 * told["groups"]["groups"] * 4 * 15 * a_row  # with every refill
     assert main(["plan", "--success-rate", "2"]) == 2 and main(["plan", "eval.seeds=200000-200001"]) == 2
 
 

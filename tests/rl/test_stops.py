@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from guarded_run import FIRST, out_of_time_at, saved, stop, trainer_of, wave
-from test_trainer import evidence, finish, read
+from test_trainer import Killed, evidence, finish, read
 from toy_run import REWARD
 
 from vla_rl.config.schema import LossConfig
 from vla_rl.errors import StoppedRun
-from vla_rl.rl import events
+from vla_rl.rl import events, rundir
 from vla_rl.rl.loss import grpo_loss
 from vla_rl.rl.reward import RewardV1
 from vla_rl.rl.summary import Evaluation
@@ -150,3 +150,21 @@ def test_a_slow_pace_is_recorded_once_a_step_though_its_wave_is_played_in_severa
     rows = read(path, "train.jsonl")
     assert [row["groups_refilled"] for row in rows] == [4, 4]
     assert [[firing["wire"] for firing in row["tripwires"]] for row in rows] == [["pace"], ["pace"]]
+
+
+def test_time_that_a_killed_evaluation_took_is_spent(tmp_path, monkeypatch):
+    """Three hours pass in the first evaluation, it tells how far it is, and dies."""
+    path = tmp_path / "run"
+    monkeypatch.setattr(rundir, "HEARTBEAT_EVERY_S", 0.0)
+
+    def evaluate(step):
+        trainer.account.counters = replace(trainer.account.counters, device_s=3 * 3600.0)
+        trainer.beat(PredictRound(1, live=2, done=1, total=3))
+        raise Killed
+
+    trainer = trainer_of(path, evaluate=evaluate)
+    with pytest.raises(Killed):
+        finish(trainer)
+    beat = trainer.run_dir.last_heartbeat()
+    assert (beat["phase"], beat["step"], beat["done"], beat["total"]) == ("eval", 0, 1, 3)
+    assert "budget of hours" in stop(path, budget={"wall_h": 2.0})

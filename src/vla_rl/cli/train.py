@@ -81,7 +81,7 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
             run_dir.record_scene(scene)
             evaluate = reader.component(
                 "evaluator", policy=policy, sampler=sampler, pool=pool, seeds=seeds, temperature=held_out.temperature,
-                slots=held_out.slots, scene=scene, on_event=view.on_event,
+                slots=held_out.slots, scene=scene, on_event=lambda event: trainer.beat(event),
             )  # fmt: skip
             gates, parity = reader.section("gates", GatesConfig), None
             bounds = Bounds(gates.parity_successes, gates.parity_interacted)

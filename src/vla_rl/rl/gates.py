@@ -15,6 +15,7 @@ from vla_rl.config.schema import GatesConfig
 from vla_rl.errors import ConfigError, StoppedRun
 from vla_rl.rl.device import DeviceFacts, device_facts
 from vla_rl.rl.summary import Evaluation
+from vla_rl.rollout.events import OnEvent, ignore
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import Episode, EpisodeSpec
 from vla_rl.rollout.rounds import Sampler
@@ -79,24 +80,32 @@ class Gates:
         self._idle, self._read = gates.idle_device, parity
 
     def device(self, device: str) -> Iterator[GateResult]:
-        """The idle-device gate, before anything is put on the device."""
+        """The idle-device gate, before this run spends anything on the device but its weights."""
         if self._idle:
             yield judge_idle(device_facts(device), **self._idle_bar)
 
     def policy(
-        self, sampler: Sampler, pool: Pool, seeds: Sequence[int], slots: int, passed: Sequence[str]
+        self,
+        sampler: Sampler,
+        pool: Pool,
+        seeds: Sequence[int],
+        slots: int,
+        passed: Sequence[str],
+        on_event: OnEvent = ignore,
     ) -> Iterator[GateResult]:
         """Interaction, before the first evaluation and wave.
 
         Args:
             seeds: training seeds, for the greedy episodes.
             passed: gates that an earlier launch of the run has passed.
+            on_event: progress.
         """
         if self._probe_episodes and seeds and INTERACTION not in passed:
             specs = [EpisodeSpec(seed) for seed in seeds[: self._probe_episodes]]
             probe = run_wave(
-                sampler=sampler, pool=pool, specs=specs, temperature=0.0, slots=min(slots, len(specs)), keep_rows=False
-            )
+                sampler=sampler, pool=pool, specs=specs, temperature=0.0, slots=min(slots, len(specs)), keep_rows=False,
+                on_event=on_event,
+            )  # fmt: skip
             yield judge_interaction(probe.episodes)
 
     def first_evaluation(self, evaluation: Evaluation, passed: Sequence[str]) -> Iterator[GateResult]:

@@ -86,9 +86,9 @@ class Guards:
         self._paced: list[Firing] = []  # of this step, whose wave may be played in several parts
         self._start_pace()
 
-    def check(self, *, kl_rows: int) -> None:
+    def check(self, *, kl_rows: int, ratio_moves: bool) -> None:
         """Refuse wires that could never fire, see `wires.check_wires`."""
-        check_wires(self._wires, kl_rows=kl_rows)
+        check_wires(self._wires, kl_rows=kl_rows, ratio_moves=ratio_moves)
 
     # ------------------------------------------------------------------------------------------------ as the run goes
     def wave_begins(self, spent: Spent) -> None:

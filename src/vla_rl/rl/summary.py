@@ -15,7 +15,7 @@ from typing import Any
 from vla_rl.rl.advantage import DROPPED, Advantages, success_share
 from vla_rl.rl.credit import lone_replans
 from vla_rl.rl.drift import Drift
-from vla_rl.rl.update import UpdateResult
+from vla_rl.rl.update import UpdateResult, no_update
 from vla_rl.rl.wires import WaveFacts
 from vla_rl.rollout.records import Episode, decode_counts, facts
 from vla_rl.rollout.wave import Wave
@@ -154,6 +154,14 @@ def train_row(
         "gpu_h_total": costs.gpu_h_total,
         **decode_counts(episodes),
     }
+
+
+def stopped_row(step: int, finished: int, costs: StepCosts) -> dict[str, Any]:
+    """The line of a step that was stopped in its wave: how many episodes are `finished`, and nothing of them, as the
+    next launch finds them and goes on."""
+    nothing = Wave((), (), costs.rollout_s, 0, 0, None), (), Advantages((), (), ())
+    row = train_row(step, *nothing, no_update(), None, costs, planned_groups=0)
+    return {**row, "episodes": finished, "successes": None, "strikes": None}
 
 
 def wave_facts(wave: Wave, terms: Sequence[Terms], advantages: Advantages) -> WaveFacts:
