@@ -18,6 +18,7 @@ from vla_rl.policy.logprob import score_rows
 from vla_rl.policy.policy import load_policy
 from vla_rl.policy.prompt import Observation
 from vla_rl.rl.checkpoint import load_checkpoint
+from vla_rl.rl.rundir import RunDir
 from vla_rl.rollout import store
 
 TINY_RUN = (
@@ -314,3 +315,16 @@ def test_a_run_must_agree_with_the_record_of_another_serving_path_and_plays_it_o
     (record / "eval.json").write_text(json.dumps(body))
     assert main([*gated, "eval.seeds=300-301", f"run.dir={tmp_path / 'other'}", "--json"]) == 3
     assert main([*gated, "eval.seeds=300-302", f"run.dir={tmp_path / 'seeds'}", "--json"]) == 2
+
+
+def test_an_evaluation_tells_the_heartbeat_how_far_it_is(tmp_path, monkeypatch):
+    beats, real = [], RunDir.heartbeat
+
+    def heartbeat(self, state, *, force=False):
+        beats.append((state["phase"], state.get("done"), state.get("total")))
+        real(self, state, force=force)
+
+    monkeypatch.setattr(RunDir, "heartbeat", heartbeat)
+    small = ["sim.max_ticks=30", "pool=serial", "run.device=cpu", "run.threads=1", "eval.slots=1", "run.steps=0"]
+    assert main(["train", *small, "eval.seeds=300-301", f"run.dir={tmp_path / 'run'}", "--json"]) == 0
+    assert [beat for beat in beats if beat[0] == "eval"] == [("eval", None, None), ("eval", 1, 2), ("eval", 2, 2)]

@@ -243,3 +243,13 @@ def test_only_an_armed_wire_stops_and_only_pace_and_budget_let_a_run_go_on():
                 refuse_tripped(rows, "here")
         else:
             refuse_tripped(rows, "here")
+
+
+def test_held_out_rewards_that_are_no_number_are_left_out_of_the_comparison():
+    guards = Guards(TripwiresConfig(heldout="armed"), BudgetConfig())
+    first = [{"seed": seed, "reward": reward} for seed, reward in ((1, 3.0), (2, 3.0), (3, float("nan")), (4, None))]
+    assert guards.after_eval(first) == []
+    (firing,) = guards.after_eval([{**row, "reward": -1.0} for row in first])
+    assert firing.wire == "heldout" and firing.value == -4.0
+    (firing,) = guards.after_eval([{"seed": 1, "reward": float("inf")}, {"seed": 2, "reward": 0.0}])
+    assert firing.value == -3.0

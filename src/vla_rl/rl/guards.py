@@ -6,6 +6,7 @@ and to act on. The judging itself is in `wires`; gates, which are passed once be
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -155,7 +156,8 @@ class Guards:
         Args:
             episodes: its rows of `episodes.jsonl`.
         """
-        rewards = {row["seed"]: float(row["reward"]) for row in episodes if row.get("reward") is not None}
+        known = ((row["seed"], row.get("reward")) for row in episodes)
+        rewards = {seed: float(reward) for seed, reward in known if reward is not None and math.isfinite(reward)}
         if self._first is None:
             self._first = rewards
             return []
@@ -216,8 +218,8 @@ def stopped(step: int, firings: Iterable[Firing], where: str) -> StoppedRun:
     return StoppedRun(
         f"stopped in step {step}: {describe(fired)}",
         where=where,
-        remedy="the run is over; its wave and its last good checkpoint are kept. To go on from there, `vla-rl export` "
-        "it and start a new run with policy.checkpoint"
+        remedy="the run is over; what it has written is kept. To go on from one of its checkpoints, `vla-rl export` it "
+        "(the newest; --step names another) and start a new run with policy.checkpoint"
         if final
         else "everything is kept; run.resume goes on, with a larger limit (e.g. budget.wall_h=8) if one was reached",
     )

@@ -162,10 +162,14 @@ class GrpoTrainer:
         """Train to the end, or to the first safe point after `max_wall_s`.
 
         Raises:
-            StoppedRun: a gate was not passed, an armed wire fired or the budget is spent; all of it is recorded, and no
-                weights lie under another step's name.
+            StoppedRun: a gate was not passed, an armed wire fired or the budget is spent, all of which is recorded; or
+                trainer and sampler differ, or a dry update is not finite, which is not. No weights lie under another
+                step's name.
             OutOfMemory: an update does not fit, also in smaller micro-batches; the run can be resumed.
-            RolloutError: an episode was lost too often; everything finished is saved.
+            RolloutError: an episode was lost too often; those that have ended are on disk.
+            MachineError: no rendering, or too little room on the disk.
+            IntegrityError: the base policy, a checkpoint or a stored row is not what was recorded.
+            ConfigError: something that this simulator or reward cannot answer, e.g. `geometry.credit=to_go`.
         """
         self._started = time.monotonic()
         self.account.open()

@@ -4,7 +4,8 @@ In: the `tripwires` section, the state so far, the facts of one wave, update or 
 fired. Pure functions: nothing is read, written or stopped here (`guards` does that), and nothing depends on a clock.
 
 A wire that is off is not judged and has no state. A reading that does not exist (no update, no interval) leaves a
-streak as it is; a reading that is no number crosses every line.
+streak as it is; a reading that is no number crosses its line. `divergence` and `heldout` read means of the rewards
+that are numbers.
 """
 
 from __future__ import annotations
