@@ -20,7 +20,8 @@ Deviations from GRPO (Shao et al., 2024, arXiv:2402.03300):
 Safe against `kill -9`: an episode is on disk when it ends, an update when its checkpoint is renamed into place, and
 what was recorded later than the checkpoint is dropped and done again, bit for bit on a CPU.
 
-What may stop it: gates before the first wave (`gates`), tripwires and budget while it runs (`guards`).
+How a wave is played: `waves`. What may stop a run: gates before the first wave (`gates`), tripwires and budget while it
+runs (`guards`).
 """
 
 from __future__ import annotations
