@@ -1,4 +1,4 @@
-"""Environments and a sampler that note the processor time of their own work, for `utilisation.py`.
+"""Environments and a sampler that note the time of their own work, for `utilisation.py` and `step.py`.
 
 In: the real task and the real sampler. Out: the same answers, and seconds. An episode's seconds travel in its metrics
 as `useful_s`, with the moments at which it began and ended (`began_s`, `ended_s`; one clock for all processes).
@@ -44,6 +44,32 @@ class ClockedBoat(BoatToDisk):
 
     def metrics(self) -> Any:
         return _Timed(super().metrics(), useful_s=self._useful_s, began_s=self._began_s, ended_s=time.monotonic())
+
+
+class SplitBoat(BoatToDisk):
+    """Counts the wall time of physics with its metrics apart from that of pictures."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._physics_s = self._pictures_s = 0.0
+        started = time.perf_counter()
+        answer = super().reset(**kwargs)
+        self._physics_s += time.perf_counter() - started - self._pictures_s
+        return answer
+
+    def step(self, action: Any) -> Any:
+        started, pictures_s = time.perf_counter(), self._pictures_s
+        answer = super().step(action)
+        self._physics_s += time.perf_counter() - started - (self._pictures_s - pictures_s)
+        return answer
+
+    def observe(self) -> Any:
+        started = time.perf_counter()
+        answer = super().observe()
+        self._pictures_s += time.perf_counter() - started
+        return answer
+
+    def metrics(self) -> Any:
+        return _Timed(super().metrics(), physics_s=self._physics_s, pictures_s=self._pictures_s)
 
 
 class ClockedExpertBoat(BoatToDisk):

@@ -30,8 +30,9 @@ def main(directory: str, max_ticks: int = 300) -> None:
 
         def held_out(step: int) -> Evaluation:
             read = evaluate(
-                sampler=sampler, pool=pool, reward=reward, seeds=[300, 301], temperature=0.0, slots=4, scene=None
-            )
+                sampler=sampler, pool=pool, reward=reward, seeds=[300, 301], temperature=0.0, slots=4, scene=None,
+                on_event=lambda event: trainer.beat(event),
+            )  # fmt: skip
             return Evaluation(read.summary, ())
 
         trainer = GrpoTrainer(

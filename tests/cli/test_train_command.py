@@ -19,6 +19,7 @@ from vla_rl.policy.logprob import score_rows
 from vla_rl.policy.policy import load_policy
 from vla_rl.policy.prompt import Observation
 from vla_rl.rl.checkpoint import load_checkpoint
+from vla_rl.rl.rundir import RunDir
 from vla_rl.rollout import store
 
 TINY_RUN = (
@@ -296,15 +297,19 @@ def test_episodes_are_priced_again_from_the_records_or_from_a_wave_under_way(fin
 
 
 def test_a_plan_without_a_probe_measures_and_lists_what_differs(capsys):
-    given = ["geometry.draws=4", "optim.microbatch_rows=2", "pool.workers=1", "run.device=cpu"]
+    given = ["geometry.draws=4", "geometry.refill=1", "optim.microbatch_rows=2", "pool.workers=1", "run.device=cpu"]
     assert main(["plan", "experiment=quickstart", *given, "--no-probe", "--success-rate", "0.5", "--json",
                  "--against", "experiment=quickstart pool.workers=1"]) == 0  # fmt: skip
     told = json.loads(capsys.readouterr().out)
     assert told["against"]["differences"] == {
-        "geometry.draws": [4, 8], "optim.microbatch_rows": [2, 16], "run.device": ["cpu", "auto"]
+        "geometry.draws": [4, 8], "geometry.refill": [1, 0], "optim.microbatch_rows": [2, 16],
+        "run.device": ["cpu", "auto"],
     }  # fmt: skip
     assert told["times"] is None and told["cost"] is None and told["groups"]["mixed_share"] == 0.875
     assert told["memory_bytes"]["activations"] > 0 and told["workers"]["bytes"][0] > 2**25
+    policy = load_policy(checkpoint="bundled:tiny_start", device="cpu", serve_head="ar", task=TASK)
+    a_row = store.row_bytes(112, 2, policy.grammar.total, policy.vocabulary)
+    assert told["disk_bytes"]["wave"] == 2 * told["groups"]["groups"] * 4 * 15 * a_row  # with every refill
     assert main(["plan", "--success-rate", "2"]) == 2 and main(["plan", "eval.seeds=200000-200001"]) == 2
 
 
@@ -326,7 +331,8 @@ def test_a_run_must_agree_with_the_record_of_another_serving_path_and_plays_it_o
     gated = ["train", *small, "run.steps=0", f"gates.parity_record={record}", "gates.parity_successes=0"]
     assert main([*gated, "eval.seeds=300-301", f"run.dir={tmp_path / 'same'}", "--json"]) == 0
     gates = json.loads((tmp_path / "same" / "manifest.json").read_text())["launches"][0]["gates"]
-    assert gates[-1]["gate"] == "parity" and gates[-1]["measured"] == {"successes": 0, "interacted": 0.0}
+    assert gates[-1]["gate"] == "parity"
+    assert gates[-1]["measured"] == {"successes": 0, "interacted": 0.0, "identical": 2}
     rows = [json.loads(line) for line in (tmp_path / "same" / "episodes.jsonl").read_text().splitlines()]
     assert [row["seed"] for row in rows] == [300, 301]
     body = json.loads((record / "eval.json").read_text())
@@ -334,3 +340,16 @@ def test_a_run_must_agree_with_the_record_of_another_serving_path_and_plays_it_o
     (record / "eval.json").write_text(json.dumps(body))
     assert main([*gated, "eval.seeds=300-301", f"run.dir={tmp_path / 'other'}", "--json"]) == 3
     assert main([*gated, "eval.seeds=300-302", f"run.dir={tmp_path / 'seeds'}", "--json"]) == 2
+
+
+def test_an_evaluation_tells_the_heartbeat_how_far_it_is(tmp_path, monkeypatch):
+    beats, real = [], RunDir.heartbeat
+
+    def heartbeat(self, state, *, force=False):
+        beats.append((state["phase"], state.get("done"), state.get("total")))
+        real(self, state, force=force)
+
+    monkeypatch.setattr(RunDir, "heartbeat", heartbeat)
+    small = ["sim.max_ticks=30", "pool=serial", "run.device=cpu", "run.threads=1", "eval.slots=1", "run.steps=0"]
+    assert main(["train", *small, "eval.seeds=300-301", f"run.dir={tmp_path / 'run'}", "--json"]) == 0
+    assert [beat for beat in beats if beat[0] == "eval"] == [("eval", None, None), ("eval", 1, 2), ("eval", 2, 2)]

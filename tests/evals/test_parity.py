@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from vla_rl.cli.main import main
-from vla_rl.errors import ConfigError, UsageError
-from vla_rl.evals.parity import Bounds, judge, parity_gate
+from vla_rl.errors import UsageError
+from vla_rl.evals.parity import Bounds, judge
 from vla_rl.report.parity import parity as table
 
 DOCUMENTED = Bounds(successes=2, interacted=0.30)
@@ -89,20 +89,6 @@ def test_other_seeds_and_missing_facts_are_refused():
         judge(record(2, 20), record(2, 20, n=19), DOCUMENTED)
     with pytest.raises(UsageError, match="record B does not say which episodes interacted"):
         judge(record(2, 20), record(2, None), DOCUMENTED)
-
-
-def test_the_gate_plays_when_it_is_called_and_not_before():
-    played = []
-
-    def play():
-        played.append(1)
-        return record(9, 20)
-
-    gate = parity_gate(record(2, 20), play, DOCUMENTED)
-    assert not played
-    assert gate()["passed"] is False and played == [1]
-    with pytest.raises(ConfigError):
-        parity_gate(record(0, 0, n=0), play, DOCUMENTED)
 
 
 def test_the_command_judges_two_records_and_says_so_by_its_exit_code(tmp_path, capsys):

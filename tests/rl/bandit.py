@@ -49,7 +49,10 @@ def bandit_trainer(path, *, geometry=None, **settings):
     pool = lever_pool()
     optim = OptimConfig(lr=2e-3, microbatch_rows=32)
     trainer = toy_trainer(
-        path, pool=pool, **{"steps": 16, "optim": optim, **settings}, geometry={**GEOMETRY, **(geometry or {})}
+        path,
+        pool=pool,
+        **{"steps": 16, "optim": optim, "slots": 16, **settings},
+        geometry={**GEOMETRY, **(geometry or {})},
     )
 
     def sampled(step):
@@ -60,5 +63,5 @@ def bandit_trainer(path, *, geometry=None, **settings):
         hits = sum(episode.metrics["success"] for episode in wave.episodes)
         return Evaluation({"successes": hits, "trials": len(specs)}, ())
 
-    trainer.evaluate, trainer.slots = sampled, 16
+    trainer.evaluate = sampled
     return trainer

@@ -10,7 +10,7 @@ import pytest
 from one_update import ADVANTAGES, SPECS, settings, update
 from test_reward import FLOORED, V1, V2, measure, trace
 from tiny_policy import tiny_policy
-from toy_run import toy_trainer
+from toy_run import REWARD, toy_trainer
 from toy_world import spec
 
 from vla_rl.config.schema import LossConfig
@@ -18,6 +18,7 @@ from vla_rl.errors import ConfigError
 from vla_rl.rl.advantage import ESTIMATORS, GroupRule, group_advantages, shuffled
 from vla_rl.rl.credit import by_replan, episode_returns, lone_replans, returns_to_go
 from vla_rl.rl.lessons import select_lessons
+from vla_rl.rl.reward import RewardV1
 from vla_rl.rollout.pool import SerialPool
 from vla_rl.rollout.records import Episode, EpisodeSpec, Trace
 
@@ -101,9 +102,9 @@ def test_rows_are_taught_with_the_advantage_of_their_replan(rows):
     assert policies[0].weights_digest() == policies[1].weights_digest()
 
 
-def traced_run(path, **geometry):
+def traced_run(path, **settings):
     pool = SerialPool(env_spec=spec(max_chunks=3, world="TracedWorld"), plugins=("toy_world",))
-    trainer = toy_trainer(path, pool=pool, steps=1, geometry={"credit": "to_go", **geometry})
+    trainer = toy_trainer(path, pool=pool, steps=1, geometry={"credit": "to_go"}, **settings)
     try:
         trainer.run()
     finally:
@@ -113,9 +114,21 @@ def traced_run(path, **geometry):
 
 def test_a_run_records_the_advantage_of_every_replan(tmp_path):
     episodes = traced_run(tmp_path / "run")
-    assert all(row["replan_advantages"][0] == pytest.approx(row["advantage"], abs=1e-3) for row in episodes)
+    assert all(row["replan_advantages"][0] == pytest.approx(row["advantage"], abs=1e-9) for row in episodes)
     assert all(len(row["replan_advantages"]) == row["replans"] for row in episodes)
     assert any(len({round(v, 6) for v in row["replan_advantages"]}) > 1 for row in episodes)
+
+
+class Shrunk(RewardV1):
+    """Spreads less over the ticks than it pays."""
+
+    def way_ticks(self, distance_cm_T, grip_T):
+        return {"progress": super().way_ticks(distance_cm_T, grip_T)["progress"] * (1 - 1e-5)}
+
+
+def test_a_reward_whose_ticks_do_not_add_up_to_it_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="Shrunk is .* summed over its ticks"):
+        traced_run(tmp_path / "run", reward=Shrunk(**REWARD))
 
 
 class Sparse:

@@ -8,63 +8,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from guarded_world import guarded
+from guarded_run import FIRST, out_of_time_at, saved, stop, trainer_of, wave
 from test_trainer import Killed, evidence, finish, read
-from toy_run import toy_trainer
 
-from vla_rl.config.schema import BudgetConfig, GatesConfig, LossConfig, OptimConfig, TripwiresConfig
-from vla_rl.errors import EXIT_CRASH, EXIT_STOPPED, OutOfMemory, StoppedRun
-from vla_rl.policy import logprob
+from vla_rl.errors import StoppedRun
 from vla_rl.rl import events, gates
-from vla_rl.rl import update as update_module
 from vla_rl.rl.checkpoint import checkpoints, load_checkpoint
 from vla_rl.rl.device import DeviceFacts, foreign_processes
-from vla_rl.rl.gates import Gates, judge_idle
-from vla_rl.rl.guards import Guards
+from vla_rl.rl.gates import judge_idle
 from vla_rl.rl.summary import Evaluation
 from vla_rl.rollout.events import PredictRound
-from vla_rl.rollout.pool import SerialPool
-
-FIRST = 200000  # two seeds a step: step k trains on FIRST + 2 (k - 1) and the next
-
-
-def trainer_of(path, *, world=None, wires=None, budget=None, bars=None, parity=None, **settings):
-    """The toy run with guards of its own; `world` are arguments of the guarded world."""
-    return toy_trainer(
-        path,
-        pool=SerialPool(env_spec=guarded(**(world or {})), plugins=("guarded_world",)),
-        guards=Guards(TripwiresConfig(**(wires or {})), BudgetConfig(**(budget or {}))),
-        gates=Gates(GatesConfig(**(bars or {})), parity),
-        **settings,
-    )
-
-
-def stop(path, **settings):
-    """Run until it stops itself; returns the error."""
-    with pytest.raises(StoppedRun) as stopped:
-        finish(trainer_of(path, **settings))
-    assert stopped.value.exit_code == EXIT_STOPPED
-    return str(stopped.value)
-
-
-def saved(path):
-    return {p.name: load_checkpoint(p) for p in checkpoints(path / "checkpoints")}
-
-
-def wave(path, step):
-    return sorted(p.name for p in (path / "waves" / f"step_{step:04d}").glob("*.npz"))
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    """The run that no guard disturbs, with the weights after each step."""
-    path, digests = tmp_path_factory.mktemp("plain") / "run", {}
-    trainer = trainer_of(path)
-    trainer.on_event = lambda event: (
-        digests.update({event.step: trainer.policy.weights_digest()}) if isinstance(event, events.StepDone) else None
-    )
-    finish(trainer)
-    return path, digests
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -158,13 +111,7 @@ def test_a_captured_baseline_survives_a_second_launch(tmp_path):
     """The first wave knocks nothing away and sets the baseline 0; were it captured anew, the second would be exempt."""
     path, wires = tmp_path / "run", {"knockaway": "armed", "knockaway_waves": 2}
     world = {"knocked_from": FIRST + 2}
-    trainer = trainer_of(path, wires=wires, world=world)
-
-    def out_of_time(event):
-        if isinstance(event, events.StepDone):
-            trainer.max_wall_s = 0.0
-
-    trainer.on_event = out_of_time
+    out_of_time_at(events.StepDone, trainer := trainer_of(path, wires=wires, world=world))
     assert finish(trainer).step == 1
     assert saved(path)["step_0001"].state["guards"]["knockaway_baseline"] == 0.0
     assert "step 3" in stop(path, wires=wires, world=world)
@@ -196,23 +143,27 @@ def test_held_out_reward_below_the_line_ends_the_run_and_its_first_evaluation_is
     assert "held-out reward" in stop(path, wires=wires, evaluate=evaluate)
 
 
-def test_a_budget_of_ticks_stops_inside_a_wave_and_a_larger_one_ends_in_the_undisturbed_run(plain, tmp_path):
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_budget_of_ticks_stops_inside_a_wave_and_a_larger_one_ends_in_the_undisturbed_run(plain, tmp_path, every):
+    """What comes before the wave is kept, whatever the cadence of checkpoints."""
     path = tmp_path / "run"
     held_out = sum(row["ticks"] for row in read(plain[0], "episodes.jsonl") if row["phase"] == "eval") // 2
     first = read(plain[0], "episodes.jsonl")
     first_wave = sum(row["ticks"] for row in first if row["phase"] == "train" and row["step"] == 1)
     budget = {"env_ticks": held_out + first_wave + 1}
-    message = stop(path, budget=budget)
+    message = stop(path, budget=budget, every=every)
     assert "budget of environment ticks" in message and "run.resume" in message
     last = read(path, "train.jsonl")[-1]
     assert last["step"] == 2 and last["tripwires"][0]["wire"] == "budget.env_ticks"
     assert 0 < last["episodes"] == len(wave(path, 2)) < 6
     assert [row["step"] for row in read(path, "eval.jsonl")] == [0]
+    assert last["successes"] is last["strikes"] is None
+    assert {name: c.state["policy_digest"] for name, c in saved(path).items()} == {"step_0001": plain[1][1]}
     stored = wave(path, 2)
     seen = []
-    stop(path, budget=budget, on_event=seen.append)  # the same limit: nothing more is played
+    stop(path, budget=budget, every=every, on_event=seen.append)  # the same limit: nothing more is played
     assert wave(path, 2) == stored and not any(isinstance(event, PredictRound) for event in seen)
-    assert finish(trainer_of(path)).finished
+    assert finish(trainer_of(path, every=every)).finished
     assert evidence(path) == evidence(plain[0])
 
 
@@ -231,6 +182,12 @@ def recorded(path):
     return [[(gate["gate"], gate["passed"]) for gate in launch["gates"]] for launch in launches]
 
 
+def verdict(*, passed, successes=0):
+    """Of a parity read."""
+    differences = {"successes_difference": successes, "interacted_difference": 0.0, "identical": 3}
+    return {"passed": passed, **differences, "bounds": {"successes": 2}}
+
+
 def test_an_inert_policy_costs_two_episodes_and_no_wave(tmp_path):
     path = tmp_path / "run"
     message = stop(path, world={"inert": True}, bars={"interaction_episodes": 2, "mixed_frac": 0.0})
@@ -242,16 +199,17 @@ def test_an_inert_policy_costs_two_episodes_and_no_wave(tmp_path):
 def test_gates_are_judged_in_order_recorded_and_passed_once_in_a_run(tmp_path):
     path, reads = tmp_path / "run", []
 
-    def parity():
-        reads.append(1)
-        return {"passed": True, "successes_difference": 0, "interacted_difference": 0.0, "bounds": {}}
+    def parity(evaluation):
+        reads.append([row["seed"] for row in evaluation.episodes])
+        return verdict(passed=True)
 
     bars = {"interaction_episodes": 2, "idle_device": True, "mixed_frac": 0.0}
-    finish(trainer_of(path, bars=bars, parity=parity, max_wall_s=0.0))
+    out_of_time_at(events.EvalDone, trainer := trainer_of(path, bars=bars, parity=parity))
+    assert not finish(trainer).finished
     assert finish(trainer_of(path, bars=bars, parity=parity)).finished
     first = [("idle_device", True), ("preflight", True), ("interaction", True), ("parity", True)]
     assert recorded(path) == [first, [("idle_device", True), ("preflight", True), ("mixed_groups", True)]]
-    assert len(reads) == 1
+    assert reads == [[300, 301, 302]]
 
 
 def test_a_first_wave_of_groups_that_do_not_mix_stops_before_any_update_and_is_kept(tmp_path):
@@ -268,12 +226,21 @@ def test_a_first_wave_of_groups_that_do_not_mix_stops_before_any_update_and_is_k
 def test_a_policy_that_another_serving_path_plays_otherwise_costs_no_wave(tmp_path):
     path = tmp_path / "run"
 
-    def parity():
-        return {"passed": False, "successes_difference": 3, "interacted_difference": 0.1, "bounds": {"successes": 2}}
+    def parity(evaluation):
+        return verdict(passed=False, successes=3)
 
     with pytest.raises(StoppedRun, match="parity is not passed: measured successes 3"):
         finish(trainer_of(path, parity=parity))
     assert recorded(path) == [[("preflight", True), ("parity", False)]] and not (path / "waves").exists()
+    seen = []  # a second launch judges the same evaluation, which it finds on record
+    assert "parity is not passed" in stop(path, parity=parity, on_event=seen.append)
+    assert not any(isinstance(event, events.EvalStarted | PredictRound) for event in seen)
+
+
+def test_a_run_of_no_steps_has_no_training_seed_to_touch_the_boat_on(tmp_path):
+    path = tmp_path / "run"
+    assert finish(trainer_of(path, bars={"interaction_episodes": 2}, world={"inert": True}, steps=0)).finished
+    assert recorded(path) == [[("preflight", True)]] and [r["step"] for r in read(path, "eval.jsonl")] == [0]
 
 
 def test_a_device_is_idle_if_others_hold_little_and_nobody_computes_there():
@@ -293,57 +260,3 @@ def test_the_state_of_a_gpu_adds_up():
     facts = gates.device_facts("cuda")
     assert facts is not None and 0 < facts.free_gib < facts.total_gib - 1
     assert facts.foreign_gib == pytest.approx(facts.total_gib - facts.free_gib - held.nbytes / 2**30, abs=0.01)
-
-
-# -------------------------------------------------------------------------------------------------------- out of memory
-def fail_scoring(monkeypatch, fails):
-    """Let the forward pass of an update run out of memory whenever `fails(rows of the batch)`."""
-    real, sizes = logprob.score_rows, []
-
-    def score_rows(policy, observations, bins, temperature):
-        sizes.append(len(bins))
-        if fails(sizes):
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return real(policy, observations, bins, temperature)
-
-    monkeypatch.setattr(update_module, "score_rows", score_rows)
-    return sizes
-
-
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_out_of_memory_once_the_step_is_repeated_in_halved_micro_batches_with_the_same_gradient(
-    tmp_path, monkeypatch, epochs
-):
-    loss = LossConfig(epochs=epochs)
-    finish(trainer_of(tmp_path / "plain", loss=loss))
-    sizes = fail_scoring(monkeypatch, lambda sizes: len(sizes) == 2)
-    assert finish(trainer_of(tmp_path / "run", loss=loss)).finished
-    rows, plain_rows = read(tmp_path / "run", "train.jsonl"), read(tmp_path / "plain", "train.jsonl")
-    assert [row["oom_retries"] for row in rows] == [1, 0, 0] and sizes[:4] == [1, 4, 2, 2]  # 1: the dry update
-    assert rows[0]["grad_norm"] == pytest.approx(plain_rows[0]["grad_norm"], rel=1e-4)
-    assert rows[0]["rows"] == plain_rows[0]["rows"] and rows[0]["loss"] == pytest.approx(
-        plain_rows[0]["loss"], abs=1e-5
-    )
-
-
-def test_out_of_memory_always_the_run_crashes_with_its_wave_kept_and_ends_the_same_when_there_is_room(
-    plain, tmp_path, monkeypatch
-):
-    path = tmp_path / "run"
-    with monkeypatch.context() as cramped:
-        fail_scoring(cramped, lambda sizes: len(sizes) > 1)
-        trainer = trainer_of(path)
-        with pytest.raises(OutOfMemory) as crashed:
-            finish(trainer)
-    assert crashed.value.exit_code == EXIT_CRASH and "run.resume" in str(crashed.value)
-    assert all(parameter.grad is None for _, parameter in trainer.parameters)
-    assert len(wave(path, 1)) == 6 and not (path / "train.jsonl").exists()
-    assert finish(trainer_of(path)).finished
-    assert evidence(path) == evidence(plain[0])
-
-
-def test_out_of_memory_with_single_rows_there_is_nothing_to_halve(tmp_path, monkeypatch):
-    sizes = fail_scoring(monkeypatch, lambda sizes: len(sizes) == 2)
-    with pytest.raises(OutOfMemory):
-        finish(trainer_of(tmp_path / "run", optim=OptimConfig(lr=3e-3, microbatch_rows=1)))
-    assert len(sizes) == 2

@@ -9,9 +9,10 @@ from dataclasses import asdict, replace
 import pytest
 
 from vla_rl.config.compose import compose
-from vla_rl.config.schema import BudgetConfig, TripwiresConfig
+from vla_rl.config.schema import BudgetConfig, LossConfig, OptimConfig, TripwiresConfig
 from vla_rl.errors import ConfigError, StoppedRun
 from vla_rl.rl.guards import WORDS, Guards, Spent, Tripped, armed, refuse_tripped, stopped
+from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.wires import (
     Firing,
     UpdateFacts,
@@ -213,8 +214,21 @@ def test_a_budget_of_gpu_hours_says_nothing_on_a_cpu():
 )
 def test_a_wire_that_could_never_fire_is_refused(wires, kl_rows):
     with pytest.raises(ConfigError, match="no line to cross"):
-        check_wires(wires, kl_rows=kl_rows)
-    check_wires(TripwiresConfig(kl_stop="armed"), kl_rows=1)
+        check_wires(wires, kl_rows=kl_rows, ratio_moves=True)
+    check_wires(TripwiresConfig(kl_stop="armed"), kl_rows=1, ratio_moves=False)
+
+
+def test_a_clip_share_that_is_zero_by_design_may_be_recorded_and_stops_nothing():
+    with pytest.raises(ConfigError, match="use loss.old_logp=recorded"):
+        check_wires(TripwiresConfig(clip="armed"), kl_rows=1, ratio_moves=False)
+    check_wires(TripwiresConfig(clip="record"), kl_rows=1, ratio_moves=False)
+    check_wires(TripwiresConfig(clip="armed"), kl_rows=1, ratio_moves=True)
+    ratios = {
+        (old, epochs): UpdateSettings.of(LossConfig(old_logp=old, epochs=epochs), OptimConfig()).ratio_moves
+        for old in ("rescored", "recorded")
+        for epochs in (1, 2)
+    }
+    assert [key for key, moves in ratios.items() if not moves] == [("rescored", 1)]
 
 
 def test_only_an_armed_wire_stops_and_only_pace_and_budget_let_a_run_go_on():
@@ -229,3 +243,13 @@ def test_only_an_armed_wire_stops_and_only_pace_and_budget_let_a_run_go_on():
                 refuse_tripped(rows, "here")
         else:
             refuse_tripped(rows, "here")
+
+
+def test_held_out_rewards_that_are_no_number_are_left_out_of_the_comparison():
+    guards = Guards(TripwiresConfig(heldout="armed"), BudgetConfig())
+    first = [{"seed": seed, "reward": reward} for seed, reward in ((1, 3.0), (2, 3.0), (3, float("nan")), (4, None))]
+    assert guards.after_eval(first) == []
+    (firing,) = guards.after_eval([{**row, "reward": -1.0} for row in first])
+    assert firing.wire == "heldout" and firing.value == -4.0
+    (firing,) = guards.after_eval([{"seed": 1, "reward": float("inf")}, {"seed": 2, "reward": 0.0}])
+    assert firing.value == -3.0

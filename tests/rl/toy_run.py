@@ -69,6 +69,7 @@ def toy_trainer(
         "optim": OptimConfig(lr=3e-3, microbatch_rows=4),
         "steps": STEPS,
         "max_wall_s": None,
+        "slots": 4,
         **settings,
     }
     return GrpoTrainer(
@@ -76,7 +77,6 @@ def toy_trainer(
         pool=pool,
         geometry=GeometryConfig(**geometry),
         checkpoint=CheckpointConfig(every=every, keep=2, keep_rows=keep_rows),
-        slots=4,
         max_replans=3,
         run_dir=open_run(path),
         evaluate=evaluate or held_out,

@@ -36,7 +36,14 @@ def record(root: Path) -> None:
     from vla_rl.sft.sources import open_source
 
     env = compose("demos", [f"sim.image_px={PX}"]).component_spec("sim")
-    jobs = ExpertJobs(SEEDS, noise_share=0.5, miss_share=0.35, noise_deg=(0.5, 2.0), start_jitter_deg=3.0)
+    jobs = ExpertJobs(
+        SEEDS,
+        noise_share=0.5,
+        miss_share=0.35,
+        noise_deg=(0.5, 2.0),
+        start_jitter_deg=3.0,
+        calibration_error_deg=(0.0,) * 6,
+    )
     recipe = expert_recipe(env, jobs, task=TASK, success_only=True, shard_episodes=2)
     record_demos(out_dir=root / "dataset", recipe=recipe, workers=2, on_event=lambda event: None, max_wall_s=None)
 

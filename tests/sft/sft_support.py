@@ -20,7 +20,14 @@ from vla_rl.sim.metrics import TickSample
 
 SEEDS = "100004-100006"
 ENV = compose("demos", ["sim.image_px=32"]).component_spec("sim")
-EXPERT: dict[str, Any] = dict(seeds=SEEDS, noise_share=0.5, miss_share=0.35, noise_deg=(0.5, 2.0), start_jitter_deg=3.0)
+EXPERT: dict[str, Any] = dict(
+    seeds=SEEDS,
+    noise_share=0.5,
+    miss_share=0.35,
+    noise_deg=(0.5, 2.0),
+    start_jitter_deg=3.0,
+    calibration_error_deg=(0.0,) * 6,
+)
 TASK = "put the boat on the disk"
 TINY = TwinArchitecture(
     image_px=32, patch_px=8, vision_width=32, vision_layers=2, vision_mlp=64, text_width=64, text_layers=2,

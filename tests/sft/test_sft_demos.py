@@ -83,6 +83,27 @@ def test_windows_are_what_the_expert_saw_and_did_next(demo_dir: Path) -> None:
     assert window == len(demos) and first == len(demos.dataset)
 
 
+def test_a_wrongly_calibrated_arm_does_the_same_and_reports_other_angles(demo_dir: Path, tmp_path: Path) -> None:
+    error_deg = (2.5, -2.5, 0.0, 1.0, 0.0, 0.0)
+    record(tmp_path, recipe(calibration_error_deg=error_deg))
+    columns = {}
+    for directory in (demo_dir, tmp_path):
+        table = pq.read_table(directory / "data/chunk-000/file-000.parquet")
+        columns[directory] = {name: table[name].to_pylist() for name in table.column_names}
+    true, reported = columns[demo_dir], columns[tmp_path]
+    for name in ("action", "observation.state"):
+        off_deg = np.array(reported.pop(name)) - np.array(true.pop(name))
+        assert np.allclose(off_deg, error_deg, atol=1e-4)
+    assert reported == true
+    # What a policy is taught, in units of the dataset's own quantiles, is the same but for rounding.
+    normalised = []
+    for directory in (demo_dir, tmp_path):
+        demos = open_demonstrations(directory, chunk_ticks=30, frame_stride=1)
+        low, high = np.quantile(demos.targets_deg, (0.001, 0.999), axis=(0, 1))
+        normalised.append((demos.targets_deg - low) / (high - low))
+    assert np.allclose(*normalised, atol=1e-4)
+
+
 def test_two_workers_record_the_same_dataset_as_one(demo_dir: Path, tmp_path: Path) -> None:
     summary = record(tmp_path, workers=2)
     assert summary.complete and summary.attempts == 3
@@ -157,6 +178,8 @@ def test_another_recipe_and_a_foreign_directory_are_refused(demo_dir: Path, tmp_
         recipe(seeds="300-301")
     with pytest.raises(ConfigError, match="no range of noise"):
         recipe(noise_deg=(2.0, 0.5))
+    with pytest.raises(ConfigError, match="no angle for each of six joints"):
+        recipe(calibration_error_deg=(2.5, -2.5))
 
 
 def test_nothing_kept_is_an_error_with_the_reasons(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def _recipe(reader: ConfigReader, settings: DemosConfig) -> DemoRecipe:
             miss_share=settings.miss_share,
             noise_deg=tuple(settings.noise_deg),
             start_jitter_deg=settings.start_jitter_deg,
+            calibration_error_deg=tuple(map(float, settings.calibration_error_deg)),
         )
         env = reader.component_spec("sim")
         reader.check_consumed()

@@ -126,7 +126,7 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
         workers = {"count": len(pids), "bytes": [_resident(pid) for pid in pids]}
         playing = forecast.Playing(max(1, len(pids)), pool.groups, None if device == "cuda" else os.cpu_count())
     disk = forecast.disk_bytes(
-        policy, parameters, observation, rows=job.episodes * longest,
+        policy, parameters, observation, rows=job.geometry.most_seeds * job.geometry.draws * longest,
         waves=job.settings.steps if job.keeping.keep_rows else job.keeping.every, checkpoints=job.keeping.keep + 1,
     )  # fmt: skip
     return {

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
 
 from vla_rl.cli.startup import claim_directory
 from vla_rl.config.compose import compose
-from vla_rl.config.keys import check_values
+from vla_rl.config.keys import check_values, key_types
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import ROOTS
 from vla_rl.errors import ConfigError, UsageError
@@ -42,7 +43,7 @@ def compose_or_resume(primary: str, overrides: Sequence[str], free: Sequence[str
 
     Raises:
         UsageError: another key is given beside `run.resume`, or there is nothing to resume, or another command's.
-        ConfigError: a value that is none.
+        ConfigError: a key that the stored configuration does not have, or a value of another type.
     """
     given: dict[str, str] = {key: text for key, _, text in (override.partition("=") for override in overrides)}
     if given.get("run.resume") in (None, "null"):
@@ -62,10 +63,14 @@ def compose_or_resume(primary: str, overrides: Sequence[str], free: Sequence[str
         )
     # The limit of the launch that stopped is not this one's.
     tree["run"] = {**tree["run"], "resume": directory, "dir": directory, "max_wall_s": None}
-    for path in free:
+    types = key_types(primary, tree)
+    for path in sorted(given.keys() & set(free)):
+        if path not in types:
+            raise ConfigError(
+                f"the configuration of this job has no key {path}", where=path, remedy="go on without giving it"
+            )
         section, _, key = path.partition(".")
-        if path in given and key in tree[section]:
-            tree[section][key] = _number(path, given[path])
+        tree[section][key] = _number(path, given[path], types[path].split(" | "))
     check_values(primary, tree)
     return ConfigReader(tree, tuple(overrides))
 
@@ -82,8 +87,18 @@ def open_directory(reader: ConfigReader, directory: Path) -> Path:
     return directory
 
 
-def _number(path: str, text: str) -> float | int | None:
-    value = yaml.safe_load(text)
-    if isinstance(value, bool) or not (value is None or isinstance(value, int | float)):
-        raise ConfigError(f"{text!r} is no number", where=path, remedy=f"e.g. {path}=540")
-    return value
+def _number(path: str, text: str, types: Sequence[str]) -> float | int | None:
+    """The value of a key that takes one of `types`."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    if value is None and "None" in types:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and "int" in types:
+        return value
+    if isinstance(value, int | float | str) and not isinstance(value, bool) and "float" in types:
+        with suppress(ValueError):
+            return float(value)  # of text, too: 1e3 is a string to YAML
+    takes = " or ".join(types).replace("None", "null")
+    raise ConfigError(f"{text!r} is not of its type", where=path, remedy=f"it takes {takes}")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vla_rl.cli.heldout import check_plain, evaluation
+from vla_rl.cli.heldout import check_plain
 from vla_rl.cli.options import Options, parse, print_json
 from vla_rl.cli.resume import FREE_WITH_POOL, compose_or_resume, open_directory
 from vla_rl.cli.startup import new_run_dir, prepare_torch
@@ -166,6 +166,7 @@ def _player(
     if not seeds:
         yield None
         return
+    from vla_rl.evals.monitor import HeldOut
     from vla_rl.evals.scene import scene_facts
 
     sampler = reader.component("sampler", policy=policy, run_seed=run_seed)
@@ -179,8 +180,11 @@ def _player(
                 remedy=f"sim.image_px={demos.image_px}",
             )
         held_out = reader.section("eval", EvalConfig)
-        play = evaluation(held_out, seeds, sampler=sampler, pool=pool, scene=scene, on_event=view.on_event)
-        yield lambda step: play().summary
+        evaluate = HeldOut(
+            sampler=sampler, pool=pool, seeds=seeds, temperature=held_out.temperature, slots=held_out.slots,
+            scene=scene, on_event=view.on_event,
+        )  # fmt: skip
+        yield lambda step: evaluate(step).row
 
 
 DATA_KEYS = {

@@ -84,14 +84,14 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
             run_dir.record_scene(scene)
             evaluate = reader.component(
                 "evaluator", policy=policy, sampler=sampler, pool=pool, seeds=seeds, temperature=held_out.temperature,
-                slots=held_out.slots, scene=scene, on_event=view.on_event,
+                slots=held_out.slots, scene=scene, on_event=lambda event: trainer.beat(event),
             )  # fmt: skip
             gates, parity = reader.section("gates", GatesConfig), None
             bounds = Bounds(gates.parity_successes, gates.parity_interacted)
             if record := gates.parity_record:
                 name = reader.component_spec("policy").get("checkpoint", "policy")
                 which = {"name": name, "digest": policy.weights_digest(), "frames": "own"}
-                parity, evaluate = serving_parity(record, evaluate, bounds, which)
+                parity = serving_parity(record, bounds, which, seeds=seeds, temperature=held_out.temperature)
             trainer = GrpoTrainer(
                 policy=policy,
                 sampler=sampler,

@@ -52,6 +52,15 @@ def key_help(primary: str, tree: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(path, str(value), field.metadata.get("help", "")) for path, value, field in _keys(primary, tree)]
 
 
+def key_types(primary: str, tree: dict[str, Any]) -> dict[str, str]:
+    """The declared type of every key of a configuration, e.g. ``float | None``; of a component that is not ours, the
+    type of its value."""
+    declared = {path: str(field.type) for path, _, field in _keys(primary, tree)}
+    foreign = [n for n, node in tree.items() if isinstance(node, dict) and node.get("_target_", "") not in COMPONENTS]
+    found = {f"{name}.{key}": type(value).__name__ for name in foreign for key, value in tree[name].items()}
+    return {**found, **declared}
+
+
 def _keys(primary: str, tree: dict[str, Any]) -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:
     for root in dataclasses.fields(ROOTS[primary]):
         value = tree[root.name]

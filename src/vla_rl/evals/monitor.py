@@ -1,7 +1,7 @@
-"""The evaluation of a training run, as the component that a run may replace by one of its own.
+"""The evaluation inside a training, by RL or supervised; of an RL run a component that one of its own may replace.
 
 In: what plays (a sampler and a pool that follow the policy's weights), which seeds, at what temperature. Out: a
-callable that the trainer calls with the number of updates done, and that answers with rows for the run's files. Scored
+callable that a trainer calls with the number of updates done, and that answers with rows for the run's files. Scored
 with the documented reward, whatever the run trains on.
 """
 

@@ -1,6 +1,6 @@
 """Serving parity: do two ways of running a policy do the same on the same seeds.
 
-In: two records of `vla-rl eval` (or one, and a callable that plays), and bounds. Out: one JSON-able verdict with a row
+In: two records of `vla-rl eval`, and bounds. Out: one JSON-able verdict with a row
 a seed. The two ways differ in whatever is asked about: an export and its source, number formats, batch sizes, pools.
 They play the same task at the same temperature, or nothing is judged. Left out: playing (`heldout`), and why they
 differ.
@@ -13,11 +13,11 @@ seeds the two paths agree in every number, and how sure the difference in succes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from vla_rl.errors import ConfigError, UsageError
+from vla_rl.errors import UsageError
 from vla_rl.evals.headtohead import head_to_head
 from vla_rl.evals.paired import CONDITIONS, LONGEST, check_comparable
 
@@ -89,24 +89,6 @@ def judge(a: Mapping[str, Any], b: Mapping[str, Any], bounds: Bounds) -> dict[st
         ],
         "passed": all(holds),
     }
-
-
-def parity_gate(
-    reference: Mapping[str, Any], play: Callable[[], Mapping[str, Any]], bounds: Bounds
-) -> Callable[[], dict[str, Any]]:
-    """A callable that plays and judges when it is called: for a trainer, which knows nothing of evaluations.
-
-    Args:
-        reference: the record that another path left, on the seeds that `play` plays.
-        play: evaluates the path in question and returns its record.
-        bounds: see `Bounds`.
-
-    Returns:
-        a callable that returns what `judge` does; `passed` decides.
-    """
-    if not reference["episodes"]:
-        raise ConfigError("a reference without episodes judges nothing", where="parity gate")
-    return lambda: judge(reference, play(), bounds)
 
 
 def _interacted(record: Mapping[str, Any], side: str) -> int:

@@ -74,7 +74,7 @@ class Account:
         """A step has ended."""
         device_s, self._clock = self.device_s(), time.monotonic()
         self.counters = Counters(
-            updates_applied=self.counters.updates_applied + (not update.step_skipped),
+            updates_applied=self.counters.updates_applied + update.moved,
             episodes=self.counters.episodes + len(wave.episodes),
             env_ticks=self.counters.env_ticks + sum(e.metrics["ticks"] for e in wave.episodes),
             predicts=self.counters.predicts + sum(e.replans for e in wave.episodes),
@@ -82,14 +82,14 @@ class Account:
             device_s=device_s,
         )
 
-    def costs(self, wave: Wave, update_s: float) -> StepCosts:
-        """Of the step that was counted last."""
+    def costs(self, rollout_s: float, update_s: float) -> StepCosts:
+        """Of a step: the one that was counted last, or one that ended in its wave."""
         eval_s, self._eval_s = self._eval_s, None
         if not self._cuda:
-            return StepCosts(wave.wall_s, update_s, eval_s, None, None, None)
-        gpu_h = (wave.wall_s + update_s + (eval_s or 0.0)) / 3600
+            return StepCosts(rollout_s, update_s, eval_s, None, None, None)
+        gpu_h = (rollout_s + update_s + (eval_s or 0.0)) / 3600
         vram_gib = torch.cuda.max_memory_reserved() / _GIB
-        return StepCosts(wave.wall_s, update_s, eval_s, vram_gib, gpu_h, self.counters.device_s / 3600)
+        return StepCosts(rollout_s, update_s, eval_s, vram_gib, gpu_h, self.counters.device_s / 3600)
 
 
 def _ticks(episodes: Sequence[Mapping[str, Any]]) -> int:

@@ -9,6 +9,7 @@ compared with, and gets 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -56,7 +57,7 @@ def episode_returns(episode: Episode, reward: Any) -> tuple[float, ...]:
     """The returns of an episode's replans.
 
     Raises:
-        ConfigError: the simulator keeps no trace.
+        ConfigError: the simulator keeps no trace, or one that does not add up to the reward of the episode.
     """
     trace, metrics = episode.trace, episode.metrics
     if trace is None:
@@ -72,7 +73,14 @@ def episode_returns(episode: Episode, reward: Any) -> tuple[float, ...]:
         reset_strikes=metrics["reset_strikes"],
         reward=reward,
     )
-    return returns_to_go(terms, trace.starts)
+    returns, total = returns_to_go(terms, trace.starts), reward.terms(metrics)["total"]
+    if total is None or not math.isclose(returns[0], total, rel_tol=1e-6, abs_tol=1e-9):
+        raise ConfigError(
+            f"{type(reward).__name__} is {total} for {episode.spec.episode_id}, and {returns[0]} summed over its ticks",
+            where="geometry.credit",
+            remedy="use credit=episode; the reward's way_ticks and the simulator's trace have to add up to its terms",
+        )
+    return returns
 
 
 def by_replan(

@@ -14,13 +14,16 @@ from typing import Any
 from vla_rl.config.schema import GatesConfig
 from vla_rl.errors import ConfigError, StoppedRun
 from vla_rl.rl.device import DeviceFacts, device_facts
+from vla_rl.rl.summary import Evaluation
+from vla_rl.rollout.events import OnEvent, ignore
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import Episode, EpisodeSpec
 from vla_rl.rollout.rounds import Sampler
 from vla_rl.rollout.wave import run_wave
 
-# Returns `passed`, `successes_difference`, `interacted_difference` (of shares) and `bounds`, JSON-able.
-ParityRead = Callable[[], Mapping[str, Any]]
+# Given the first evaluation; returns `passed`, `successes_difference`, `interacted_difference` (of shares), `identical`
+# (seeds) and `bounds`, JSON-able.
+ParityRead = Callable[[Evaluation], Mapping[str, Any]]
 IDLE, INTERACTION, PARITY, MIXED = "idle_device", "interaction", "parity", "mixed_groups"
 
 
@@ -68,8 +71,7 @@ class Gates:
 
     Args:
         gates: constants (vla_rl.config.schema); all are read here and now.
-        parity: plays the policy here and holds it against what another serving path left, see `ParityRead`; None for
-            no such gate.
+        parity: holds the run's first evaluation against what another serving path left; None for no such gate.
     """
 
     def __init__(self, gates: GatesConfig, parity: ParityRead | None = None) -> None:
@@ -78,28 +80,44 @@ class Gates:
         self._idle, self._read = gates.idle_device, parity
 
     def device(self, device: str) -> Iterator[GateResult]:
-        """The idle-device gate, before anything is put on the device."""
+        """The idle-device gate, before this run spends anything on the device but its weights."""
         if self._idle:
             yield judge_idle(device_facts(device), **self._idle_bar)
 
     def policy(
-        self, sampler: Sampler, pool: Pool, seeds: Sequence[int], slots: int, passed: Sequence[str]
+        self,
+        sampler: Sampler,
+        pool: Pool,
+        seeds: Sequence[int],
+        slots: int,
+        passed: Sequence[str],
+        on_event: OnEvent = ignore,
     ) -> Iterator[GateResult]:
-        """Interaction and parity, before the first wave; the second is measured only once the first was judged.
+        """Interaction, before the first evaluation and wave.
 
         Args:
             seeds: training seeds, for the greedy episodes.
             passed: gates that an earlier launch of the run has passed.
+            on_event: progress.
         """
-        if self._probe_episodes and INTERACTION not in passed:
+        if self._probe_episodes and seeds and INTERACTION not in passed:
             specs = [EpisodeSpec(seed) for seed in seeds[: self._probe_episodes]]
             probe = run_wave(
-                sampler=sampler, pool=pool, specs=specs, temperature=0.0, slots=min(slots, len(specs)), keep_rows=False
-            )
+                sampler=sampler, pool=pool, specs=specs, temperature=0.0, slots=min(slots, len(specs)), keep_rows=False,
+                on_event=on_event,
+            )  # fmt: skip
             yield judge_interaction(probe.episodes)
+
+    def first_evaluation(self, evaluation: Evaluation, passed: Sequence[str]) -> Iterator[GateResult]:
+        """Parity, of the evaluation before the first wave.
+
+        Args:
+            passed: gates that an earlier launch of the run has passed.
+        """
         if self._read and PARITY not in passed:
-            verdict = self._read()
+            verdict = self._read(evaluation)
             measured = {name: verdict[f"{name}_difference"] for name in ("successes", "interacted")}
+            measured["identical"] = verdict["identical"]
             yield GateResult(PARITY, verdict["passed"], measured, verdict["bounds"])
 
     def first_wave(self, mixed_groups_frac: float | None) -> Iterator[GateResult]:

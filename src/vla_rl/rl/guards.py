@@ -6,6 +6,7 @@ and to act on. The judging itself is in `wires`; gates, which are passed once be
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -83,15 +84,16 @@ class Guards:
         self._wires, self._budget = _copied(tripwires), _copied(budget)
         self._state, self._clock = WireState(), clock
         self._first: dict[int, float] | None = None
+        self._paced: list[Firing] = []  # of this step, whose wave may be played in several parts
         self._start_pace()
 
-    def check(self, *, kl_rows: int) -> None:
+    def check(self, *, kl_rows: int, ratio_moves: bool) -> None:
         """Refuse wires that could never fire, see `wires.check_wires`."""
-        check_wires(self._wires, kl_rows=kl_rows)
+        check_wires(self._wires, kl_rows=kl_rows, ratio_moves=ratio_moves)
 
     # ------------------------------------------------------------------------------------------------ as the run goes
     def wave_begins(self, spent: Spent) -> None:
-        """Judge the budget before a wave, and forget the pace of the last one.
+        """Judge the budget before a wave, or a further part of one, and measure the pace anew unless it has fired.
 
         Args:
             spent: finished episodes of the wave's earlier launches included.
@@ -105,8 +107,7 @@ class Guards:
 
     def _start_pace(self) -> None:
         self._since, self._predicts, self._ended, self._replans = self._clock(), 0, 0, 0
-        self._paced: list[Firing] = []
-        self._judge_pace = self._wires.pace != OFF
+        self._judge_pace = self._wires.pace != OFF and not self._paced
 
     def on_event(self, event: Event, spent: Callable[[], Spent]) -> None:
         """Judge pace and budget while a wave is rolled out.
@@ -133,6 +134,7 @@ class Guards:
         """Judge a complete wave. When an armed wire fires, the memory stays as it was before this wave."""
         state, firings = judge_wave(self._wires, self._state, wave_facts(wave, terms, advantages))
         firings = [*self._paced, *firings, *self.over_budget(spent)]
+        self._paced = []
         if not armed(firings):
             self._state = state
         return firings
@@ -154,7 +156,8 @@ class Guards:
         Args:
             episodes: its rows of `episodes.jsonl`.
         """
-        rewards = {row["seed"]: float(row["reward"]) for row in episodes if row.get("reward") is not None}
+        known = ((row["seed"], row.get("reward")) for row in episodes)
+        rewards = {seed: float(reward) for seed, reward in known if reward is not None and math.isfinite(reward)}
         if self._first is None:
             self._first = rewards
             return []
@@ -215,8 +218,8 @@ def stopped(step: int, firings: Iterable[Firing], where: str) -> StoppedRun:
     return StoppedRun(
         f"stopped in step {step}: {describe(fired)}",
         where=where,
-        remedy="the run is over; its wave and its last good checkpoint are kept. To go on from there, `vla-rl export` "
-        "it and start a new run with policy.checkpoint"
+        remedy="the run is over; what it has written is kept. To go on from one of its checkpoints, `vla-rl export` it "
+        "(the newest; --step names another) and start a new run with policy.checkpoint"
         if final
         else "everything is kept; run.resume goes on, with a larger limit (e.g. budget.wall_h=8) if one was reached",
     )

@@ -8,6 +8,7 @@ Left out: memory plans and machine checks beyond the run's own directory.
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ import torch
 
 from vla_rl.errors import MachineError, RolloutError, StoppedRun
 from vla_rl.policy.prompt import Observation
-from vla_rl.rl.lessons import Lesson
+from vla_rl.rl.lessons import BatchLimits, Lesson
 from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.snapshot import Snapshot
 from vla_rl.rl.surfaces import NamedParameters
-from vla_rl.rl.update import Fixed, accumulate_gradient
+from vla_rl.rl.update import Fixed, accumulate_gradient, in_memory
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import EpisodeSpec, Row
 from vla_rl.rollout.store import row_bytes
@@ -59,19 +60,17 @@ def dry_update(
 
     Raises:
         StoppedRun: the loss or a gradient is not finite.
+        torch.OutOfMemoryError: it does not fit, also in half the micro-batch, as for an update.
     """
-    row = longest_row(policy, observation)
-    rows = settings.limits.rows if str(policy.device).startswith("cuda") else 1
-    before = Snapshot(parameters, optimizer)
-    anchored = [torch.from_numpy(row.logp)] * rows if settings.objective.kl_beta else None
-    sums = accumulate_gradient(
-        policy,
-        [Lesson(row, 1.0, 1.0)] * rows,
-        float(rows * len(row.bins)),
-        settings,
-        temperature,
-        Fixed(old=None, anchor=anchored),
-    )
+    row, before = longest_row(policy, observation), Snapshot(parameters, optimizer)
+
+    def one_pass(limits: BatchLimits) -> Any:
+        rows = limits.rows if str(policy.device).startswith("cuda") else 1
+        anchored = [torch.from_numpy(row.logp)] * rows if settings.objective.kl_beta else None
+        lessons, tokens, fixed = [Lesson(row, 1.0, 1.0)] * rows, float(rows * len(row.bins)), Fixed(None, anchored)
+        return accumulate_gradient(policy, lessons, tokens, replace(settings, limits=limits), temperature, fixed)
+
+    sums, _ = in_memory(one_pass, optimizer, settings.limits, settings.limits)
     broken = [name for name, p in parameters if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
     if broken or not np.isfinite(sums.loss):
         raise StoppedRun(

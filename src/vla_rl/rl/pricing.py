@@ -6,6 +6,7 @@ In: a wave, a reward, constants, and where the KL to step 0 is part of the rewar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,9 +65,9 @@ class Pricing:
         check_credit(geometry.credit, reward, kl is not None)
         self._reward, self._geometry, self._kl = reward, geometry, kl
 
-    def price(self, step: int, wave: Wave) -> tuple[list[Terms], Advantages]:
-        """Reward terms and advantages of the episodes of a wave."""
-        terms, seeds = self._terms(wave), [episode.spec.seed for episode in wave.episodes]
+    def advantages(self, step: int, wave: Wave, terms: Sequence[Terms]) -> Advantages:
+        """Advantages of the episodes of a wave, from their reward terms."""
+        seeds = [episode.spec.seed for episode in wave.episodes]
         advantages = group_advantages(
             seeds,
             [t["total"] for t in terms],
@@ -79,9 +80,10 @@ class Pricing:
             advantages = by_replan(advantages, seeds, returns, self._geometry.rule)
         if self._geometry.shuffle_advantages:
             advantages = shuffled(advantages, (self._geometry.train_seed_base, step))
-        return terms, advantages
+        return advantages
 
-    def _terms(self, wave: Wave) -> list[Terms]:
+    def terms(self, wave: Wave) -> list[Terms]:
+        """Reward terms of the episodes of a wave."""
         terms: list[Terms] = [self._reward.terms(episode.metrics) for episode in wave.episodes]
         if self._kl is None:
             return terms

@@ -73,9 +73,9 @@ class SavePoints:
             state: what has to come along, JSON-able.
             keep_wave: leave the rows of this step where they are.
         """
-        evaluations = self._run_dir.rows(rundir.EVAL)
-        state = {**state, "baseline": evaluations[0] if evaluations else None, "row": row}
-        path = ckpt.save_checkpoint(self._run_dir.checkpoints, step, self._parameters, self._optimizer, state)
+        path = ckpt.save_checkpoint(
+            self._run_dir.checkpoints, step, self._parameters, self._optimizer, {**state, "row": row}
+        )
         self._clean_up(step, keep_last=keep_wave)
         return path
 

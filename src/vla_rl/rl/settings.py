@@ -72,6 +72,11 @@ class UpdateSettings:
             token_loss,
         )  # fmt: skip
 
+    @property
+    def ratio_moves(self) -> bool:
+        """Whether a token's ratio can be another than 1."""
+        return self.old_logp == RECORDED or self.epochs > 1
+
     def lr_at(self, step: int) -> float:
         """Learning rate of update `step` (from 1): a linear rise over the warm-up, then constant."""
         return self.lr * min(1.0, step / self.warmup_steps) if self.warmup_steps > 0 else self.lr

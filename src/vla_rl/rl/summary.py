@@ -6,6 +6,7 @@ that does not apply is None. Pure functions, no files.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 from vla_rl.rl.advantage import DROPPED, Advantages, success_share
 from vla_rl.rl.credit import lone_replans
 from vla_rl.rl.drift import Drift
-from vla_rl.rl.update import UpdateResult
+from vla_rl.rl.update import UpdateResult, no_update
 from vla_rl.rl.wires import WaveFacts
 from vla_rl.rollout.records import Episode, decode_counts, facts
 from vla_rl.rollout.wave import Wave
@@ -155,6 +156,14 @@ def train_row(
     }
 
 
+def stopped_row(step: int, finished: int, costs: StepCosts) -> dict[str, Any]:
+    """The line of a step that was stopped in its wave: how many episodes are `finished`, and nothing of them, as the
+    next launch finds them and goes on."""
+    nothing = Wave((), (), costs.rollout_s, 0, 0, None), (), Advantages((), (), ())
+    row = train_row(step, *nothing, no_update(), None, costs, planned_groups=0)
+    return {**row, "episodes": finished, "successes": None, "strikes": None}
+
+
 def wave_facts(wave: Wave, terms: Sequence[Terms], advantages: Advantages) -> WaveFacts:
     """What is known of a wave before its update; a share that cannot be computed is None."""
     metrics = [episode.metrics for episode in wave.episodes]
@@ -164,7 +173,7 @@ def wave_facts(wave: Wave, terms: Sequence[Terms], advantages: Advantages) -> Wa
         median_group_std_cm=statistics.median(stds) if stds else None,
         knockaway_frac=_mean([m["knockaway"] for m in metrics]),
         setback_frac=_mean([m["setback"] for m in metrics]),
-        reward_mean=_mean([t["total"] for t in terms if t["total"] is not None]),
+        reward_mean=_mean([t["total"] for t in terms if t["total"] is not None and math.isfinite(t["total"])]),
         success_rate=sum(bool(m["success"]) for m in metrics) / len(metrics) if metrics else 0.0,
     )
 

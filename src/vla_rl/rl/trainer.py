@@ -20,13 +20,14 @@ Deviations from GRPO (Shao et al., 2024, arXiv:2402.03300):
 Safe against `kill -9`: an episode is on disk when it ends, an update when its checkpoint is renamed into place, and
 what was recorded later than the checkpoint is dropped and done again, bit for bit on a CPU.
 
-What may stop it: gates before the first wave (`gates`), tripwires and budget while it runs (`guards`).
+How a wave is played: `waves`. What may stop a run: gates before the first wave (`gates`), tripwires and budget while it
+runs (`guards`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -49,7 +50,7 @@ from vla_rl.rl.advantage import Advantages
 from vla_rl.rl.anchor import Anchor
 from vla_rl.rl.drift import Drift, measure, sample_rows
 from vla_rl.rl.gates import GateResult, Gates
-from vla_rl.rl.guards import Guards, Tripped
+from vla_rl.rl.guards import Guards
 from vla_rl.rl.loss import TokenLoss, grpo_loss
 from vla_rl.rl.plan import Counters, Geometry, Outcome
 from vla_rl.rl.pricing import KlCost, Pricing
@@ -60,22 +61,18 @@ from vla_rl.rl.rundir import RunDir
 from vla_rl.rl.savepoints import SavePoints
 from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.snapshot import Snapshot
-from vla_rl.rl.summary import Evaluation, Terms, episode_rows, mixed_groups_frac, train_row
+from vla_rl.rl.summary import Evaluation, Terms, episode_rows, mixed_groups_frac, stopped_row, train_row
 from vla_rl.rl.surfaces import Surface
 from vla_rl.rl.trained import check_recorded
 from vla_rl.rl.update import UpdateResult, build_optimizer, grpo_update, no_update
+from vla_rl.rl.waves import Stage, StoppedWave
 from vla_rl.rl.wires import Firing
-from vla_rl.rollout import store
 from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
-from vla_rl.rollout.records import Episode, EpisodeSpec, Row
-from vla_rl.rollout.wave import Wave, assemble, joined, run_wave
+from vla_rl.rollout.wave import Wave
 from vla_rl.seeds import check_use
 
 _GIB = 2**30
-
-
-_Priced = tuple[Wave, list[Terms], Advantages]
 
 
 class _OutOfTime(Exception):
@@ -98,6 +95,7 @@ class GrpoTrainer:
         max_replans: predicts of the longest possible episode, for the disk check.
         run_dir: an open `RunDir`; a run that it already holds is continued.
         evaluate: called with the number of updates done, before the first and after the last; returns an `Evaluation`.
+            It should hand its progress to `beat`: time that is killed in it counts up to the last beat only.
         evaluate_at: after which other updates it is called too.
         guards: tripwires and budget; None for those of the defaults.
         gates: gates before the first wave; None for none but the preflight.
@@ -154,30 +152,39 @@ class GrpoTrainer:
         self.promise = Promise(policy, self.parameters)
         self.pricing = Pricing(reward, self.geometry, KlCost.of(loss, policy, self.anchor, self.settings.limits))
         self.guards = guards or Guards(TripwiresConfig(), BudgetConfig())
-        self.guards.check(kl_rows=loss.kl_rows)
+        self.guards.check(kl_rows=loss.kl_rows, ratio_moves=self.settings.ratio_moves)
         self.gates = gates or Gates(GatesConfig())
         self.account = Account(str(policy.device))
         self.save_points = SavePoints(run_dir, self.parameters, self.optimizer, checkpoint, steps)
-        self._phase, self._started = "starting", time.monotonic()
+        self._remembered = self.guards.state()
+        self.stage = Stage(
+            policy, sampler, pool, slots, self.geometry, self.pricing, self.guards, self.account, run_dir, self._pulse
+        )
+        self._at, self._phase, self._started = 0, "starting", time.monotonic()
 
     def run(self) -> Outcome:
         """Train to the end, or to the first safe point after `max_wall_s`.
 
         Raises:
-            StoppedRun: a gate was not passed, an armed wire fired or the budget is spent; all of it is recorded, and no
-                weights lie under another step's name.
+            StoppedRun: a gate was not passed, an armed wire fired or the budget is spent, all of which is recorded; or
+                trainer and sampler differ, or a dry update is not finite, which is not. No weights lie under another
+                step's name.
             OutOfMemory: an update does not fit, also in smaller micro-batches; the run can be resumed.
-            RolloutError: an episode was lost too often; everything finished is saved.
+            RolloutError: an episode was lost too often; those that have ended are on disk.
+            MachineError: no rendering, or too little room on the disk.
+            IntegrityError: the base policy, a checkpoint or a stored row is not what was recorded.
+            ConfigError: something that this simulator or reward cannot answer, e.g. `geometry.credit=to_go`.
         """
         self._started = time.monotonic()
         self.account.open()
         self._pass(self.gates.device(self.policy.device))
         self._preflight()
         done = self._restore()
+        self._enter(done, "gates", beat=True)
         self.on_event(events.RunStarted(self.run_dir.path, done, self.steps))
         if done == 0:
             seeds, passed = self.geometry.training_seeds(self.steps), self.run_dir.passed_gates()
-            self._pass(self.gates.policy(self.sampler, self.pool, seeds, self.slots, passed))
+            self._pass(self.gates.policy(self.sampler, self.pool, seeds, self.slots, passed, self.beat))
         for step in range(done + 1, self.steps + 1):
             if self._out_of_time():
                 return self._end(step - 1, finished=False)
@@ -185,6 +192,8 @@ class GrpoTrainer:
                 self._evaluate(step - 1)
             try:
                 self._step(step, first=step == done + 1)
+            except StoppedWave as stopped:
+                raise self._stop_in_wave(step, stopped) from stopped
             except _OutOfTime:
                 self.optimizer.zero_grad(set_to_none=True)
                 return self._end(step - 1, finished=False)
@@ -195,12 +204,15 @@ class GrpoTrainer:
 
     def _step(self, step: int, *, first: bool) -> None:
         """One step; `first` of this launch."""
-        wave = self._collect(step, self.geometry.specs(step))
+        self._enter(step, "rollout")
+        waves = self.stage.step(step)
+        wave = waves.first()
         if first:
             check_first(self.policy, wave.rows, self.settings, self.geometry.temperature)
         if step == 1:
             self._pass(self.gates.first_wave(mixed_groups_frac(wave.episodes)))
-        wave, terms, advantages = self._refill(step, wave, *self.pricing.price(step, wave))
+        terms = self.pricing.terms(wave)
+        wave, terms, advantages = waves.refill(wave, terms, self.pricing.advantages(step, wave, terms))
         firings, updated = self.guards.before_update(wave, terms, advantages, self.account.spent(wave.episodes)), None
         if not guards.armed(firings):
             updated = self._update(step, wave, advantages)
@@ -208,70 +220,18 @@ class GrpoTrainer:
         self._record(step, wave, terms, advantages, updated, firings)
 
     # ------------------------------------------------------------------------------------------- the parts of a step
-    def _collect(self, step: int, specs: Sequence[EpisodeSpec]) -> Wave:
-        """Roll out a wave; episodes that an earlier attempt finished under these very weights are taken from disk."""
-        directory = store.wave_dir(self.run_dir.path, step)
-        digest = self.policy.weights_digest()
-        stored = {e.spec: (e, rows) for e, rows in store.read_wave(directory) if rows[0].policy_digest == digest}
-        missing = [spec for spec in specs if spec not in stored]
-        self._phase = "rollout"
-        self.on_event(events.WaveStarted(step, len(specs), len(specs) - len(missing)))
-
-        def keep(episode: Episode, rows: tuple[Row, ...]) -> None:
-            store.write_episode(directory, step, episode, rows)
-            stored[episode.spec] = (episode, rows)
-
-        def watch(event: Event) -> None:
-            self._pulse(step, event)
-            self.guards.on_event(event, lambda: self.account.spent([episode for episode, _ in stored.values()]))
-
-        started = time.perf_counter()
-        try:
-            self.guards.wave_begins(self.account.spent([episode for episode, _ in stored.values()]))
-            fresh = run_wave(
-                sampler=self.sampler,
-                pool=self.pool,
-                specs=missing,
-                temperature=self.geometry.temperature,
-                slots=self.slots,
-                policy_digest=digest,
-                on_event=watch,
-                on_episode=keep,
-            )
-        except Tripped as tripped:
-            raise self._stop_in_wave(step, tripped.firings, len(stored), time.perf_counter() - started) from tripped
-        episodes = tuple(stored[spec][0] for spec in specs)
-        rows = tuple(row for spec in specs for row in stored[spec][1])
-        return assemble(episodes, rows, fresh.wall_s, slots=self.slots, groups=fresh.groups)
-
-    def _refill(self, step: int, wave: Wave, terms: list[Terms], advantages: Advantages) -> _Priced:
-        """Play fresh seeds in place of groups that were dropped, until enough teach or the step's seeds are used up."""
-        for _ in range(self.geometry.refill):
-            missing = self.geometry.seeds - sum(group.kept for group in advantages.groups)
-            if missing == 0:
-                break
-            specs = self.geometry.specs(step, missing, used=len(advantages.groups))
-            wave = joined(wave, self._collect(step, specs))
-            terms, advantages = self.pricing.price(step, wave)
-        return wave, terms, advantages
-
     def _update(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, Drift | None, float]:
         """Update, measure how far that went, and undo it if it was too far.
 
         Raises:
             OutOfMemory: the device's memory does not hold it; the wave is on disk and nothing is recorded.
         """
-        self._phase, started = "update", time.perf_counter()
+        self._enter(step, "update")
+        started = time.perf_counter()
         try:
             result, drift = self._move(step, wave, advantages)
         except torch.OutOfMemoryError as error:
-            self.optimizer.zero_grad(set_to_none=True)
-            raise OutOfMemory(
-                f"the update of step {step} does not fit into the device's memory, also in smaller micro-batches",
-                where="optim.microbatch_rows, optim.microbatch_tokens",
-                remedy=f"the wave is kept: go on with run.resume={self.run_dir.path} optim.microbatch_rows=1, or on a "
-                "device with more memory",
-            ) from error
+            raise self._no_memory(f"the update of step {step}") from error
         return result, drift, time.perf_counter() - started
 
     def _move(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, Drift | None]:
@@ -288,7 +248,7 @@ class GrpoTrainer:
             temperature=self.geometry.temperature,
             step=step,
             anchor=self.anchor,
-            progress=lambda done, total: self._pulse(step, events.UpdateProgress(step, done, total)),
+            progress=lambda done, total: self._pulse(events.UpdateProgress(step, done, total)),
         )
         self.promise.check(stepped=not result.step_skipped)
         drift = None
@@ -301,6 +261,15 @@ class GrpoTrainer:
             before.put_back()
             result = replace(result, step_skipped=True, rolled_back=True)
         return result, drift
+
+    def _no_memory(self, what: str) -> OutOfMemory:
+        self.optimizer.zero_grad(set_to_none=True)
+        return OutOfMemory(
+            f"{what} does not fit into the device's memory, also in smaller micro-batches",
+            where="optim.microbatch_rows, optim.microbatch_tokens",
+            remedy=f"what was played is kept: go on with run.resume={self.run_dir.path} optim.microbatch_rows=1, or on "
+            "a device with more memory",
+        )
 
     def _record(
         self,
@@ -319,28 +288,28 @@ class GrpoTrainer:
         """
         update, drift, update_s = updated or (no_update(), None, 0.0)
         stopping = guards.armed(firings)
-        moved = updated is not None and update.loss_finite
-        if stopping and not moved and (updated is None or self.settings.epochs == 1):
+        if stopping and not update.moved:
             self._keep(step - 1)
         self.account.count(wave, update)
-        costs = self.account.costs(wave, update_s)
+        costs = self.account.costs(wave.wall_s, update_s)
         row = train_row(step, wave, terms, advantages, update, drift, costs, self.geometry.seeds)
         row["tripwires"] = [firing.row() for firing in firings]
         self.run_dir.append(rundir.EPISODES, episode_rows(step, wave, terms, advantages))
-        if moved if stopping else self.save_points.due(step):
+        if update.moved and update.loss_finite if stopping else self.save_points.due(step):
             row["save_s"] = self._save(step, row, keep_wave=stopping)
         self.run_dir.append(rundir.TRAIN, [row])
-        self.run_dir.heartbeat(self._state(step), force=True)
+        self._enter(step, "recorded", beat=True)
+        self._remembered = self.guards.state()
         self.on_event(events.StepDone(step, self.steps, row))
         self._stop_if(step, firings, rundir.TRAIN)
 
     def _evaluate(self, step: int) -> None:
-        """Evaluate unless this step's evaluation is on record already."""
+        """Evaluate unless this step's evaluation is on record already; the first one has to pass the parity gate."""
         if any(row["step"] == step for row in self.run_dir.rows(rundir.EVAL)):
-            return
+            return self._pass_parity(step)
         self._stop_if(step, self.guards.over_budget(self.account.spent()), rundir.HEARTBEAT)
-        self._phase, started = "eval", time.perf_counter()
-        self.run_dir.heartbeat(self._state(step), force=True)
+        self._enter(step, "eval", beat=True)
+        started = time.perf_counter()
         self.on_event(events.EvalStarted(step))
         result = self.evaluate(step)
         wall_s = time.perf_counter() - started
@@ -351,6 +320,14 @@ class GrpoTrainer:
         self.run_dir.append(rundir.EVAL, [row])  # last: episodes without this row are dropped at the next resume
         self.on_event(events.EvalDone(step, row))
         self._stop_if(step, firings, rundir.EVAL)
+        self._pass_parity(step)
+
+    def _pass_parity(self, step: int) -> None:
+        """Hold the first evaluation, as it is on record, against another serving path's."""
+        if step == 0:
+            row = next(row for row in self.run_dir.rows(rundir.EVAL) if row["step"] == 0)
+            played = [e for e in self.run_dir.rows(rundir.EPISODES) if e["phase"] == "eval" and e["step"] == 0]
+            self._pass(self.gates.first_evaluation(Evaluation(row, tuple(played)), self.run_dir.passed_gates()))
 
     # -------------------------------------------------------------------------------------- start, save, stop, account
     def _preflight(self) -> None:
@@ -361,9 +338,12 @@ class GrpoTrainer:
             self.run_dir.path, self.policy, self.parameters, observation,
             rows=rows, checkpoints=self.save_points.keep + 1,
         )  # fmt: skip
-        tokens = preflight.dry_update(
-            self.policy, self.parameters, self.optimizer, self.settings, self.geometry.temperature, observation
-        )
+        try:
+            tokens = preflight.dry_update(
+                self.policy, self.parameters, self.optimizer, self.settings, self.geometry.temperature, observation
+            )
+        except torch.OutOfMemoryError as error:
+            raise self._no_memory("an update on the longest possible rows") from error
         measured = {"longest_row_tokens": tokens, "disk_needed_gib": needed / _GIB}
         self.run_dir.record_gate(GateResult("preflight", True, measured, {}).row())
         self.on_event(events.PreflightDone(tokens, needed / _GIB, time.perf_counter() - started))
@@ -390,70 +370,91 @@ class GrpoTrainer:
         if loaded is None:
             return 0
         self.guards.restore(loaded.state["guards"])
+        self._remembered = self.guards.state()
         return loaded.step
 
     def _keep(self, step: int) -> None:
-        """Write the checkpoint of a recorded step if the cadence left it out; the weights are still those after it."""
+        """Write the checkpoint of the last recorded step, if the cadence left it out, before the run ends for whatever
+        reason; the weights are still those after it."""
         if self.save_points.missing(step):
-            self._save(step, self.run_dir.rows(rundir.TRAIN)[-1])
+            self._save(step, self.run_dir.rows(rundir.TRAIN)[-1], remembered=self._remembered)
 
-    def _save(self, step: int, row: dict[str, Any], *, keep_wave: bool = False) -> float:
-        """Write the checkpoint of a step; returns seconds."""
-        self._phase, started = "save", time.perf_counter()
+    def _save(
+        self, step: int, row: dict[str, Any], *, keep_wave: bool = False, remembered: dict[str, Any] | None = None
+    ) -> float:
+        """Write the checkpoint of a step; returns seconds.
+
+        Args:
+            remembered: the guards' memory after that step, if they have gone on since.
+        """
+        self._enter(step, "save")
+        started = time.perf_counter()
         state = {
             "counters": asdict(self.account.counters),
             "policy_digest": self.policy.weights_digest(),
             "base_digest": self.base_digest,
             "adapter": None if self.policy.lora is None else self.policy.lora.body(),
-            "guards": self.guards.state(),
+            "guards": remembered or self.guards.state(),
         }
         path = self.save_points.save(step, row, state, keep_wave=keep_wave)
         self.on_event(events.CheckpointSaved(step, path))
         return time.perf_counter() - started
 
-    def _stop_in_wave(self, step: int, firings: list[Firing], finished: int, wall_s: float) -> StoppedRun:
-        """The end of a run inside a wave; its row says how many episodes are `finished`: the next launch finds them."""
-        wave, nothing = Wave((), (), wall_s, 0, 0, None), Advantages((), (), ())
-        costs = self.account.costs(wave, 0.0)
-        row = train_row(step, wave, [], nothing, no_update(), None, costs, planned_groups=0)
-        row |= {"episodes": finished, "tripwires": [firing.row() for firing in firings]}
+    def _stop_in_wave(self, step: int, stopped: StoppedWave) -> StoppedRun:
+        """The end of a run inside a wave."""
+        self._keep(step - 1)
+        row = stopped_row(step, stopped.finished, self.account.costs(stopped.wall_s, 0.0))
+        row["tripwires"] = [firing.row() for firing in stopped.firings]
         self.run_dir.append(rundir.TRAIN, [row])
-        return self._stopped(step, firings, rundir.TRAIN)
+        return self._stopped(step, stopped.firings, rundir.TRAIN)
 
     def _stop_if(self, step: int, firings: list[Firing], file: str) -> None:
         """Tell what fired, and end the run if a wire of it is armed."""
         if guards.armed(firings):
+            if file != rundir.TRAIN:  # between two steps
+                self._keep(step)
             raise self._stopped(step, firings, file)
         if firings:
             self.on_event(events.WiresFired(step, [firing.row() for firing in firings]))
 
     def _stopped(self, step: int, firings: list[Firing], file: str) -> StoppedRun:
-        self._phase = "tripped"
-        self.run_dir.heartbeat(self._state(step), force=True)
+        self._enter(step, "tripped", beat=True)
         self.on_event(events.WiresFired(step, [firing.row() for firing in firings]))
         return guards.stopped(step, firings, str(self.run_dir.path / file))
 
     def _end(self, step: int, *, finished: bool) -> Outcome:
+        if not finished:
+            self._keep(step)
         reason = "all steps done" if finished else "run.max_wall_s is reached"
-        self._phase = "finished" if finished else "stopped"
-        self.run_dir.heartbeat(self._state(step), force=True)
+        self._enter(step, "finished" if finished else "stopped", beat=True)
         self.on_event(events.RunEnded(step, finished, reason))
         return Outcome(step, finished, reason, self.account.counters)
 
     def _out_of_time(self) -> bool:
         return self.max_wall_s is not None and time.monotonic() - self._started >= self.max_wall_s
 
-    def _pulse(self, step: int, event: Event) -> None:
+    # ------------------------------------------------------------------------------------------------- what it tells
+    def beat(self, event: Event) -> None:
+        """Progress of whatever is under way, an evaluation too: into the heartbeat, then to `on_event`."""
         progress = {}
         if isinstance(event, PredictRound | events.UpdateProgress):
             progress = {"done": event.done, "total": event.total}
-        self.run_dir.heartbeat({**self._state(step), **progress})
+        self.run_dir.heartbeat({**self._state(), **progress})
         self.on_event(event)
-        stoppable = progress.get("total", 0)
-        if isinstance(event, events.UpdateProgress):
-            stoppable //= self.settings.epochs  # later passes have moved weights already
-        if progress and progress["done"] < stoppable and self._out_of_time():
-            raise _OutOfTime
 
-    def _state(self, step: int) -> dict[str, Any]:
-        return {"step": step, "steps": self.steps, "phase": self._phase, "device_s": self.account.device_s()}
+    def _pulse(self, event: Event) -> None:
+        """The same of a wave or an update, which the wall limit may end."""
+        self.beat(event)
+        if isinstance(event, PredictRound | events.UpdateProgress):
+            later = isinstance(event, events.UpdateProgress)  # passes after the first have moved weights already
+            if event.done < event.total // (self.settings.epochs if later else 1) and self._out_of_time():
+                raise _OutOfTime
+
+    def _enter(self, step: int, phase: str, *, beat: bool = False) -> None:
+        """What the heartbeat says from now on; `beat`: at once."""
+        self._at, self._phase = step, phase
+        if beat:
+            self.run_dir.heartbeat(self._state(), force=True)
+
+    def _state(self) -> dict[str, Any]:
+        return {"step": self._at, "steps": self.steps, "phase": self._phase, "device_s": self.account.device_s()}

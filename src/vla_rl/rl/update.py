@@ -44,7 +44,7 @@ class UpdateResult:
         rows, tokens: how many went through a gradient pass.
         loss: value of the objective in the last pass (0 on-policy with centred advantages, while the gradient is not);
             None without rows.
-        loss_finite: False stops the run.
+        loss_finite: False where a loss was no number; the wire `non_finite` judges it.
         grad_norm: total norm before clipping, of the last pass; None without rows or when the loss was not finite.
         step_skipped: the optimiser did not step in some pass: nothing to learn from, or a loss or gradient that was not
             finite.
@@ -54,6 +54,7 @@ class UpdateResult:
         entropy: mean entropy a token in nats, under the grammar mask and temperature, in the first pass.
         chosen_nll: mean over rows of the row's mean sampled -log-probability at rollout time.
         rolled_back: the update went too far and was undone.
+        optimizer_steps: how often the weights were moved; fewer than the passes if some were skipped.
         oom_retries: gradient passes that ran out of memory and were repeated in halved micro-batches; 0 or 1.
     """
 
@@ -68,13 +69,19 @@ class UpdateResult:
     anchor_k3: float | None
     entropy: float | None
     chosen_nll: float | None
+    optimizer_steps: int
     rolled_back: bool = False
     oom_retries: int = 0
+
+    @property
+    def moved(self) -> bool:
+        """Whether the weights are others than before."""
+        return self.optimizer_steps > 0 and not self.rolled_back
 
 
 def no_update() -> UpdateResult:
     """The result of a step that has no update."""
-    return UpdateResult(0, 0, None, True, None, True, RatioStats().summary(), None, None, None, None)
+    return UpdateResult(0, 0, None, True, None, True, RatioStats().summary(), None, None, None, None, 0)
 
 
 @dataclass
@@ -153,7 +160,7 @@ def grpo_update(
         return no_update()
     check_rows(policy, [lesson.row for lesson in lessons])
     fixed, tensors, limits = Fixed(None, None), [p for _, p in parameters], settings.limits
-    first, sums, norm, skipped = _Sums(), _Sums(), math.nan, False
+    first, sums, norm, steps = _Sums(), _Sums(), math.nan, 0
     for epoch in range(settings.epochs):
         told = _over_passes(progress, epoch, settings.epochs)
 
@@ -162,7 +169,7 @@ def grpo_update(
             held = held if epoch else _fixed(policy, lessons, within, temperature, anchor)
             return held, accumulate_gradient(policy, lessons, divisor, within, temperature, held, told)
 
-        (fixed, sums), limits = _in_memory(one_pass, optimizer, limits, settings.limits)
+        (fixed, sums), limits = in_memory(one_pass, optimizer, limits, settings.limits)
         finite = math.isfinite(sums.loss)
         norm = float(torch.nn.utils.clip_grad_norm_(tensors, settings.grad_clip, foreach=False)) if finite else math.nan
         first = sums if epoch == 0 else first
@@ -170,8 +177,7 @@ def grpo_update(
             for group in optimizer.param_groups:
                 group["lr"] = settings.lr_at(step)
             optimizer.step()
-        else:
-            skipped = True
+            steps += 1
         optimizer.zero_grad(set_to_none=True)
         if not finite:
             break
@@ -182,17 +188,18 @@ def grpo_update(
         loss=sums.loss if finite else None,
         loss_finite=finite,
         grad_norm=norm if math.isfinite(norm) else None,
-        step_skipped=skipped,
+        step_skipped=steps < settings.epochs,
         ratios=sums.stats.summary(),
-        rollout_gap=first.gap,
+        rollout_gap=first.gap if first.stats.tokens else None,
         anchor_k3=_a_token(first.anchor_k3, first.stats.tokens),
         entropy=_a_token(first.entropy, first.stats.tokens),
         chosen_nll=float(np.mean([-lesson.row.logp.astype(np.float64).mean() for lesson in lessons])),
+        optimizer_steps=steps,
         oom_retries=int(limits != settings.limits),
     )
 
 
-def _in_memory(
+def in_memory(
     one_pass: Callable[[BatchLimits], Any], optimizer: torch.optim.Optimizer, limits: BatchLimits, most: BatchLimits
 ) -> tuple[Any, BatchLimits]:
     """What a pass returns, and the limits that it took: `limits`, or if it runs out of memory half of `most`, once.
@@ -203,7 +210,7 @@ def _in_memory(
     try:
         return one_pass(limits), limits
     except torch.OutOfMemoryError:
-        if limits != most or most.halved() == most:
+        if limits != most or most.rows == 1:
             raise
     # Only here, behind the handler, is nothing of the failed pass referred to any more.
     optimizer.zero_grad(set_to_none=True)

@@ -4,7 +4,8 @@ In: the `tripwires` section, the state so far, the facts of one wave, update or 
 fired. Pure functions: nothing is read, written or stopped here (`guards` does that), and nothing depends on a clock.
 
 A wire that is off is not judged and has no state. A reading that does not exist (no update, no interval) leaves a
-streak as it is; a reading that is no number crosses every line.
+streak as it is; a reading that is no number crosses its line. `divergence` and `heldout` read means of the rewards
+that are numbers.
 """
 
 from __future__ import annotations
@@ -103,11 +104,13 @@ class _Reading:
     needed: int = 1
 
 
-def check_wires(wires: TripwiresConfig, *, kl_rows: int) -> None:
+def check_wires(wires: TripwiresConfig, *, kl_rows: int, ratio_moves: bool) -> None:
     """Refuse wires that could never fire.
 
     Args:
         kl_rows: rows on which the distance to step 0 is measured.
+        ratio_moves: whether a token's ratio can be another than 1; where it cannot, `clip` may record its zeros, as
+            the documented runs do, and is refused only as a stop.
 
     Raises:
         ConfigError: naming the key that is missing.
@@ -125,6 +128,12 @@ def check_wires(wires: TripwiresConfig, *, kl_rows: int) -> None:
             raise ConfigError(
                 f"the wire {wire} has no line to cross", where=keys, remedy=f"give one, or tripwires.{wire}=off"
             )
+    if wires.clip == ARMED and not ratio_moves:
+        raise ConfigError(
+            "the wire clip cannot fire: in a single pass against rescored log-probabilities every ratio is 1",
+            where="tripwires.clip, loss.old_logp, loss.epochs",
+            remedy="use loss.old_logp=recorded or loss.epochs=2, or tripwires.clip=off",
+        )
 
 
 def judge_wave(wires: TripwiresConfig, state: WireState, facts: WaveFacts) -> tuple[WireState, list[Firing]]:

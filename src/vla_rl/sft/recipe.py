@@ -8,6 +8,7 @@ number of workers and whatever was interrupted. How a job is done is `sources`.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ class ExpertJobs:
         noise_share, miss_share: shares of noisy episodes and of episodes with a deliberate miss.
         noise_deg: range (low, high) of the noise's standard deviation.
         start_jitter_deg: standard deviation of the start pose of noisy episodes.
+        calibration_error_deg: what the recording arm's six joints read too much: stored states and targets are the
+            true ones plus this.
     """
 
     seeds: str
@@ -36,6 +39,7 @@ class ExpertJobs:
     miss_share: float
     noise_deg: tuple[float, ...]
     start_jitter_deg: float
+    calibration_error_deg: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -100,13 +104,21 @@ def expert_recipe(
     """A recipe of the scripted expert in an environment.
 
     Raises:
-        ConfigError: seeds of a band that is not open to demonstrations, or a noise range that is none.
+        ConfigError: seeds of a band that is not open to demonstrations, a noise range that is none, or calibration
+            errors that are not six angles.
     """
     check_use(parse_seeds(expert.seeds), "demos", where="demos.seeds")
     low_high = expert.noise_deg
     if len(low_high) != 2 or not 0 <= low_high[0] <= low_high[1]:
         raise ConfigError(
             f"{list(low_high)} is no range of noise", where="demos.noise_deg", remedy="e.g. demos.noise_deg=[0.5,2.0]"
+        )
+    error_deg = expert.calibration_error_deg
+    if len(error_deg) != 6 or not all(map(math.isfinite, error_deg)):
+        raise ConfigError(
+            f"{list(error_deg)} is no angle for each of six joints",
+            where="demos.calibration_error_deg",
+            remedy="e.g. demos.calibration_error_deg=[2.5,-2.5,0,0,0,0]",
         )
     scene = scene_of(env, ())
     return DemoRecipe(env, (), scene, task, success_only, shard_episodes, expert=expert)

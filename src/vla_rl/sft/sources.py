@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -52,13 +53,15 @@ class ExpertSource:
             start_jitter_deg=settings.start_jitter_deg,
             miss_share=settings.miss_share,
         )
+        self._misread_deg = np.array(settings.calibration_error_deg)
 
     def record(self, job: int) -> RecordedEpisode:
         """Kept are the episodes that pass the strict test and leave the boat in its place; a deliberate miss is
-        recorded but not taught, the recovery from it is."""
+        recorded but not taught, the recovery from it is. Angles are stored as a wrongly calibrated arm reports them:
+        what happens is not changed by it."""
         # The recorder takes the pictures, also of ticks that are not taught; the expert itself takes none.
         episode = self._expert.run(job, noise=self._noise, record_every=1, render=False)
-        return self._env.recorded(
+        recorded = self._env.recorded(
             targets_deg=episode.targets_deg,
             taught_T=episode.trainable_T & episode.ok,
             seed=job,
@@ -67,6 +70,11 @@ class ExpertSource:
             noisy=episode.noisy,
             missed=episode.missed,
             failure=episode.fail,
+        )
+        return replace(
+            recorded,
+            state_deg=recorded.state_deg + self._misread_deg,
+            targets_deg=recorded.targets_deg + self._misread_deg,
         )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from vla_rl.config.schema.key import key
 
 MODES = ("off", "record", "armed")
+# Documented bounds of two ways of serving one policy, on 20 seeds.
+PARITY_SUCCESSES, PARITY_INTERACTED = 2, 0.30
 
 
 @dataclass
@@ -36,7 +38,11 @@ class TripwiresConfig:
     entropy: str = key("off", "entropy of the tokens that were learned from", choices=MODES)
     entropy_floor_nats: float | None = key(None, "one reading below this fires, nats a token; null: none", at_least=0)
     entropy_ceiling_nats: float | None = key(None, "one reading above this fires, nats a token; null: none", at_least=0)
-    clip: str = key("off", "share of tokens whose ratio is outside the band (clip_fraction)", choices=MODES)
+    clip: str = key(
+        "off",
+        "share of tokens whose ratio is outside the band (clip_fraction); 0 with loss.old_logp=rescored and one pass",
+        choices=MODES,
+    )
     clip_share: float = key(0.2, "one reading above this fires", at_least=0, at_most=1)
     heldout: str = key("off", "held-out reward, paired with the first evaluation", choices=MODES)
     heldout_line_cm: float = key(-1.0, "fires if the 95 % interval of the mean change lies entirely below this, cm")
@@ -68,9 +74,9 @@ class GatesConfig:
         "directory of a `vla-rl eval` of this policy on eval.seeds through another serving path, with which the "
         "evaluation here must agree before the first wave; null: no such gate",
     )
-    parity_successes: int = key(2, "largest difference in successes between the two", at_least=0)
+    parity_successes: int = key(PARITY_SUCCESSES, "largest difference in successes between the two", at_least=0)
     parity_interacted: float = key(
-        0.3, "largest difference in their share of episodes that moved the boat", at_least=0, at_most=1
+        PARITY_INTERACTED, "largest difference in their share of episodes that moved the boat", at_least=0, at_most=1
     )
     idle_device: bool = key(False, "refuse a GPU that something else is using; passes on a CPU")
     idle_max_foreign_gib: float = key(1.0, "memory of the GPU that others may hold, GiB", at_least=0)

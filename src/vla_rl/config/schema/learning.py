@@ -28,6 +28,11 @@ class DemosConfig:
         at_least=0,
         at_most=1,
     )
+    calibration_error_deg: list[float] = key(
+        [0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+        "by how much the recording arm misjudges its six joints: added to all joint angles as they are stored, so that "
+        "a policy that learns from them is off by it",
+    )
     from_run: str | None = key(
         None, "training run (checkpoint.keep_rows=true) whose rollouts are replayed and stored, instead of the expert"
     )

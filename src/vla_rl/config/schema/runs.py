@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vla_rl.config.schema.guards import PARITY_INTERACTED, PARITY_SUCCESSES
 from vla_rl.config.schema.key import key
 
 
@@ -144,7 +145,9 @@ class OptimConfig:
 class EvalConfig:
     seeds: str = key("200-219", "held-out environment seeds, e.g. 0-99 or 300,301")
     temperature: float = key(0.0, "0 is greedy decoding", at_least=0)
-    slots: int = key(32, "episodes that run side by side", at_least=1)
+    slots: int = key(
+        32, "episodes that run side by side, in evaluations and in the waves of a training run", at_least=1
+    )
     frames: str = key(
         "own",
         "what the policy is shown: its own pictures, those of another episode (its blind floor), black ones, the first "
@@ -181,9 +184,12 @@ class ProbeConfig:
 
 @dataclass
 class ParityConfig:
-    max_success_difference: int = key(2, "two paths may differ by this many successes", at_least=0)
+    max_success_difference: int = key(PARITY_SUCCESSES, "two paths may differ by this many successes", at_least=0)
     max_interacted_difference: float = key(
-        0.30, "and by this much in the share of episodes that interact with the boat", at_least=0, at_most=1
+        PARITY_INTERACTED,
+        "and by this much in the share of episodes that interact with the boat",
+        at_least=0,
+        at_most=1,
     )
     dir: str | None = key(
         None, "directory for both evaluations where they are played (default: outputs/parity/<run id>)"
