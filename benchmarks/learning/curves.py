@@ -48,16 +48,15 @@ def main() -> None:
         means = [fmean(sampled[max(0, i - MEAN_OVER + 1) : i + 1]) for i in range(len(sampled))]
         waves.plot([row["step"] for row in steps], means, color=colour, linestyle="--" if name == "shuffled" else "-")
         print(
-            f"{name:<10}greedy {' '.join(f'{value:.0f}' for value in rate)}   sampled, first and last {MEAN_OVER} waves "
+            f"{name:<10}greedy {' '.join(f'{value:.0f}' for value in rate)}   "
+            f"sampled, first and last {MEAN_OVER} waves "
             f"{fmean(sampled[:MEAN_OVER]):.0f} {fmean(sampled[-MEAN_OVER:]):.0f}   "
             f"{steps[-1]['gpu_h_total'] * 60:.1f} GPU-minutes"
         )
         if name != "shuffled":
             lifts.append(rate[-1] - rate[0])
     print(f"mean lift over {len(lifts)} seeds: {fmean(lifts):+.1f} points")
-    held_out.set(
-        title="held out: greedy, seeds 300-399", xlabel="GRPO step", ylabel="strict success, %", ylim=(0, 100)
-    )
+    held_out.set(title="held out: greedy, seeds 300-399", xlabel="GRPO step", ylabel="strict success, %", ylim=(0, 100))
     waves.set(title=f"training waves: T 0.6, mean over {MEAN_OVER} steps", xlabel="GRPO step")
     held_out.legend(loc="lower left", frameon=False)
     figure.tight_layout()

@@ -133,7 +133,7 @@ def test_a_probe_is_stopped_goes_on_and_judges_by_machine(
     assert set(record["decision"]) == {"temperature", "verdict", "reasons"}
     assert record["decision"]["verdict"] in ("use", "stop") and record["decision"]["reasons"]
     assert (record["greedy"]["episodes"], record["temperatures"][0]["episodes"]) == (2, 4)
-    assert record["rule"] == {"min_group_std_cm": 0.05, "spread_bar_cm": 0.25, "cost_floor_cm": -1.0}
+    assert record["rule"] == {"min_group_std_cm": 0.05, "spread_bar_cm": 0.25, "cost_floor_cm": -1.0, "max_nats": None}
     rows = [json.loads(line) for line in (whole / "episodes.jsonl").read_text().splitlines()]
     assert [(r["temperature"], r["seed"], r["draw"]) for r in rows] == [
         (0.0, 500, 0), (0.0, 501, 0), (0.7, 500, 0), (0.7, 500, 1), (0.7, 501, 0), (0.7, 501, 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -12,7 +13,7 @@ from vla_rl.evals.probe import Rule, admit, check_temperatures, decide, read_gre
 from vla_rl.rollout.records import Episode, EpisodeSpec
 from vla_rl.stats.bootstrap import paired_bootstrap
 
-RULE = Rule(min_group_std_cm=0.05, spread_bar_cm=0.25, cost_floor_cm=-1.0)
+RULE = Rule(min_group_std_cm=0.05, spread_bar_cm=0.25, cost_floor_cm=-1.0, max_nats=None)
 GREEDY_CM = {500: 1.0, 501: 2.0, 502: 0.0}
 SAMPLED_CM = {500: (0.0, 2.0), 501: (1.5, 1.5), 502: (-2.0, 1.0)}  # spreads 1, 0 and 1.5
 
@@ -52,8 +53,8 @@ def test_spread_is_the_median_population_std_of_a_seeds_draws() -> None:
 def test_a_group_exactly_at_the_line_is_not_degenerate() -> None:
     draws = [episode(500, 0, 0.0), episode(500, 1, 0.5)]  # population std 0.25
     given = {"greedy": GREEDY[:1], "greedy_scores": scores(GREEDY[:1])}
-    assert read(draws, rule=Rule(0.25, 0.25, -1.0), **given)["groups_nondegenerate"] == 1
-    assert read(draws, rule=Rule(0.2500001, 0.25, -1.0), **given)["groups_nondegenerate"] == 0
+    assert read(draws, rule=Rule(0.25, 0.25, -1.0, None), **given)["groups_nondegenerate"] == 1
+    assert read(draws, rule=Rule(0.2500001, 0.25, -1.0, None), **given)["groups_nondegenerate"] == 0
 
 
 def test_cost_is_the_paired_difference_of_group_means_and_greedy() -> None:
@@ -63,6 +64,15 @@ def test_cost_is_the_paired_difference_of_group_means_and_greedy() -> None:
     assert (got["cost_cm"]["low"], got["cost_cm"]["high"]) == (by_hand.low, by_hand.high)
     assert (got["cost_cm"]["pairs"], got["cost_cm"]["resamples"], got["cost_cm"]["level"]) == (3, 10_000, 0.95)
     assert got["success_cost"]["mean"] == pytest.approx((0.5 - 1.0) / 3)  # 500 wins half, 501 loses what greedy won
+
+
+def test_a_bound_on_nats_a_token_refuses_what_lies_above_it() -> None:
+    at_bound, below, unknown = (replace(RULE, max_nats=bound) for bound in (0.5, 0.49, 0.5))
+    assert admit(read(), at_bound) == admit(read(), RULE) and admit(read(), RULE)[0]
+    fine, reason = admit(read(), below)
+    assert not fine and "0.500 nats a token are not within 0.49" in reason
+    fine, reason = admit({**read(), "nll_mean": None}, unknown)
+    assert not fine and "no nats a token are known" in reason
 
 
 def test_events_and_surprise_are_counted_over_all_draws() -> None:

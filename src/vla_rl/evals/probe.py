@@ -29,15 +29,16 @@ Scores = Mapping[EpisodeSpec, float | None]
 
 @dataclass(frozen=True)
 class Rule:
-    """The thresholds, in cm; see `ProbeConfig`."""
+    """The thresholds, in cm and nats a token; see `ProbeConfig`."""
 
     min_group_std_cm: float
     spread_bar_cm: float
     cost_floor_cm: float
+    max_nats: float | None
 
     @classmethod
     def of(cls, config: ProbeConfig) -> Rule:
-        return cls(config.min_group_std_cm, config.spread_bar_cm, config.cost_floor_cm)
+        return cls(config.min_group_std_cm, config.spread_bar_cm, config.cost_floor_cm, config.max_nats)
 
 
 def check_temperatures(temperatures: Sequence[float]) -> tuple[float, ...]:
@@ -127,6 +128,9 @@ def admit(read: Mapping[str, Any], rule: Rule) -> tuple[bool, str]:
     costs = f"the cost against greedy, {cost['mean']:+.3f} cm [{cost['low']:+.3f}, {cost['high']:+.3f}],"
     if cost["high"] < rule.cost_floor_cm:
         return False, f"{spreads} reaches the bar of {bar}, but {costs} lies below {floor} entirely"
+    if rule.max_nats is not None and ((nats := read["nll_mean"]) is None or nats > rule.max_nats):
+        told = "no nats a token are known" if nats is None else f"{nats:.3f} nats a token are"
+        return False, f"{spreads} reaches the bar of {bar}, but {told} not within {rule.max_nats:g}"
     return True, f"{spreads} reaches the bar of {bar}, and {costs} does not lie below {floor} entirely"
 
 

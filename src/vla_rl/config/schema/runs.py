@@ -180,6 +180,11 @@ class ProbeConfig:
     cost_floor_cm: float = key(
         -1.0, "a temperature is refused if the interval of its cost against greedy lies below this, cm", at_most=0
     )
+    max_nats: float | None = key(
+        None,
+        "a temperature is refused if its draws have more nats a token than this (null: the documented rule)",
+        above=0,
+    )
 
 
 @dataclass
