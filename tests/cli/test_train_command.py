@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from vla_rl.cli.main import main
 from vla_rl.paths import bundled_base
@@ -291,9 +292,33 @@ def test_episodes_are_priced_again_from_the_records_or_from_a_wave_under_way(fin
     edited = json.dumps({**last, "reward": last["reward"] + 1.0}) + "\n"
     (directory / "episodes.jsonl").write_text("".join([*first[:-1], edited]))
     assert main(["replay", str(directory), "--advantages"]) == 5
-    for wrong in (["geometry.draws=3"], ["--base", "x"]):
+    for wrong in (["geometry.draws=3"], ["geometry.credit=to_go"], ["geometry.refill=1"], ["--base", "x"]):
         assert main(["replay", str(directory), "--advantages", *wrong]) == 2
     assert main(["replay", str(directory), "reward=v2"]) == 2 and main(["replay", str(directory), "--step", "9"]) == 2
+
+
+def test_a_reward_without_terms_is_priced_and_a_run_without_its_base_digest_ends_with_code_5(
+    finished, tmp_path, capsys, monkeypatch
+):
+    directory = copied(finished, tmp_path)
+    (tmp_path / "my_rewards.py").write_text(
+        "class Sparse:\n"
+        "    def __init__(self, bonus):\n"
+        "        self.bonus = bonus\n"
+        "    def terms(self, metrics):\n"
+        '        return {"total": self.bonus * metrics["ticks"]}\n'
+    )
+    config = directory / "config.yaml"
+    tree = yaml.safe_load(config.read_text())
+    tree |= {"plugins": ["my_rewards"], "reward": {"_target_": "my_rewards.Sparse", "bonus": 0.5}}
+    config.write_text(yaml.safe_dump(tree))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["replay", str(directory), "--advantages", "--json"]) == 5  # it is not what the run was priced with
+    assert set(json.loads(capsys.readouterr().out)["used"]["terms"]) == {"rest"}
+    (directory / "base_policy.sha256").unlink()
+    for step in ("1", "2"):
+        assert main(["replay", str(directory), "--step", step, "--json"]) == 5
+        assert "base_policy.sha256" in capsys.readouterr().err
 
 
 def test_a_plan_without_a_probe_measures_and_lists_what_differs(capsys):

@@ -200,6 +200,23 @@ def stored_config(path: Path) -> dict[str, Any]:
         ) from None
 
 
+def recorded_base(path: Path) -> str:
+    """Digest of the weights that the run in `path` was started from.
+
+    Raises:
+        IntegrityError: the run does not say.
+    """
+    file = path / BASE_DIGEST
+    try:
+        return file.read_text().strip()
+    except OSError as error:
+        raise IntegrityError(
+            f"the run's record of the weights that it was started from cannot be read: {error.strerror}",
+            where=str(file),
+            remedy="restore the file from a copy of the run",
+        ) from error
+
+
 def _take(path: Path) -> int:
     """Lock the directory for this process; the kernel frees the lock when the process ends, however it ends."""
     handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
