@@ -21,6 +21,7 @@ from vla_rl.policy.policy import load_policy
 from vla_rl.policy.prompt import Observation
 from vla_rl.rl.checkpoint import load_checkpoint
 from vla_rl.rl.rundir import RunDir
+from vla_rl.rl.trainer import GrpoTrainer
 from vla_rl.rollout import store
 
 TINY_RUN = (
@@ -348,7 +349,7 @@ def test_a_probed_plan_has_times_and_a_price(capsys):
     assert told["cost"]["run_price"] == pytest.approx(2 * times["run_s"] / 3600)
 
 
-def test_a_run_must_agree_with_the_record_of_another_serving_path_and_plays_it_once(tmp_path, capsys):
+def test_a_run_must_agree_with_the_record_of_another_serving_path_and_plays_it_once(tmp_path, capsys, monkeypatch):
     small = ["sim.max_ticks=30", "pool=serial", "run.device=cpu", "run.threads=1", "eval.slots=2"]
     record = tmp_path / "record"
     assert main(["eval", "eval.seeds=300-301", *small, f"run.dir={record}", "--video", "none", "--json"]) == 0
@@ -361,6 +362,23 @@ def test_a_run_must_agree_with_the_record_of_another_serving_path_and_plays_it_o
     rows = [json.loads(line) for line in (tmp_path / "same" / "episodes.jsonl").read_text().splitlines()]
     assert [row["seed"] for row in rows] == [300, 301]
     body = json.loads((record / "eval.json").read_text())
+    (record / "eval.json").unlink()  # the gate is passed; its record may go
+    assert main(["train", f"run.resume={tmp_path / 'same'}", "--json"]) == 0
+    changes = {
+        "protocol": "sim100", "scene_hash": "abc", "max_replans": 3, "success_test": "success_documented",
+        "temperature": 0.5,
+    }  # fmt: skip
+    policy = {"frames": "black"}
+    refused = [{"summary": body["summary"] | {key: value}} for key, value in changes.items()]
+    refused += [{"policy": body["policy"] | policy}, {"policy": None}, {"episodes": body["episodes"][:1]}]
+    refused += [{"episodes": [row | {"interacted": None} for row in body["episodes"]]}]
+    for change in refused:
+        (record / "eval.json").write_text(json.dumps(body | change))
+        with monkeypatch.context() as unplayed:
+            unplayed.setattr(GrpoTrainer, "run", lambda self: pytest.fail("it was played"))
+            assert main([*gated, "eval.seeds=300-301", f"run.dir={tmp_path / 'unfit'}", "--json"]) == 2, change
+        assert not (tmp_path / "unfit").exists()
+    capsys.readouterr()
     body["episodes"][0]["success"], body["summary"]["successes"] = True, body["summary"]["successes"] + 1
     (record / "eval.json").write_text(json.dumps(body))
     assert main([*gated, "eval.seeds=300-301", f"run.dir={tmp_path / 'other'}", "--json"]) == 3
