@@ -332,7 +332,12 @@ def test_a_plan_without_a_probe_measures_and_lists_what_differs(capsys):
         "run.device": ["cpu", "auto"],
     }  # fmt: skip
     assert told["times"] is None and told["cost"] is None and told["groups"]["mixed_share"] == 0.875
-    assert told["memory_bytes"]["activations"] > 0 and told["workers"]["bytes"][0] > 2**25
+    memory = told["memory_bytes"]
+    assert (
+        memory["activations"] > 0
+        and memory["copies"] == 2 * memory["gradients"]
+        and told["workers"]["bytes"][0] > 2**25
+    )
     policy = load_policy(checkpoint="bundled:tiny_start", device="cpu", serve_head="ar", task=TASK)
     a_row = store.row_bytes(112, 2, policy.grammar.total, policy.vocabulary)
     assert told["disk_bytes"]["wave"] == 2 * told["groups"]["groups"] * 4 * 15 * a_row  # with every refill

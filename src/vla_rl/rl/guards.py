@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from vla_rl.config.schema import BudgetConfig, TripwiresConfig
@@ -81,7 +81,7 @@ class Guards:
     def __init__(
         self, tripwires: TripwiresConfig, budget: BudgetConfig, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._wires, self._budget = _copied(tripwires), _copied(budget)
+        self._wires, self._budget = TripwiresConfig(**asdict(tripwires)), BudgetConfig(**asdict(budget))
         self._state, self._clock = WireState(), clock
         self._first: dict[int, float] | None = None
         self._paced: list[Firing] = []  # of this step, whose wave may be played in several parts
@@ -241,11 +241,6 @@ def refuse_tripped(rows: Iterable[Mapping[str, Any]], where: str) -> None:
         fired = [Firing(**firing) for firing in row.get("tripwires", ())]
         if any(firing.armed and firing.wire not in RESUMABLE for firing in fired):
             raise stopped(row["step"], fired, where)
-
-
-def _copied[Section: (TripwiresConfig, BudgetConfig)](section: Section) -> Section:
-    kind = TripwiresConfig if isinstance(section, TripwiresConfig) else BudgetConfig
-    return kind(**{field.name: getattr(section, field.name) for field in fields(kind)})  # type: ignore[return-value]
 
 
 def _number(value: float | None) -> str:

@@ -48,6 +48,7 @@ from vla_rl.rl import events, guards, preflight, rundir
 from vla_rl.rl.account import Account
 from vla_rl.rl.advantage import Advantages
 from vla_rl.rl.anchor import Anchor
+from vla_rl.rl.device import GIB
 from vla_rl.rl.drift import Drift, measure, sample_rows
 from vla_rl.rl.gates import GateResult, Gates
 from vla_rl.rl.guards import Guards
@@ -71,8 +72,6 @@ from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.wave import Wave
 from vla_rl.seeds import check_use
-
-_GIB = 2**30
 
 
 class _OutOfTime(Exception):
@@ -344,9 +343,9 @@ class GrpoTrainer:
             )
         except torch.OutOfMemoryError as error:
             raise self._no_memory("an update on the longest possible rows") from error
-        measured = {"longest_row_tokens": tokens, "disk_needed_gib": needed / _GIB}
+        measured = {"longest_row_tokens": tokens, "disk_needed_gib": needed / GIB}
         self.run_dir.record_gate(GateResult("preflight", True, measured, {}).row())
-        self.on_event(events.PreflightDone(tokens, needed / _GIB, time.perf_counter() - started))
+        self.on_event(events.PreflightDone(tokens, needed / GIB, time.perf_counter() - started))
 
     def _pass(self, results: Iterable[GateResult]) -> None:
         """Record what gates measure, one after the other, up to the first that is not passed."""
