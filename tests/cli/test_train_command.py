@@ -152,6 +152,7 @@ def test_a_fired_wire_or_a_gate_ends_the_command_with_3_every_time(tmp_path):
     assert done.returncode == 3 and "the groups have no spread" in done.stderr, done.stderr
     done = vla_rl("train", f"run.resume={tmp_path / 'run'}")
     assert done.returncode == 3 and "the run is over" in done.stderr, done.stderr
+    assert len(json.loads((tmp_path / "run" / "manifest.json").read_text())["launches"]) == 1
     gate = vla_rl("train", *SMALLEST, "gates.mixed_frac=1", f"run.dir={tmp_path / 'gate'}")
     assert gate.returncode == 3 and "the gate mixed_groups is not passed" in gate.stderr, gate.stderr
 

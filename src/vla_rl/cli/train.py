@@ -68,9 +68,12 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
     from vla_rl.evals.scene import scene_facts
     from vla_rl.rl.gates import PARITY, Gates
     from vla_rl.rl.guards import Guards
+    from vla_rl.rl.savepoints import refuse_ended
     from vla_rl.rl.trained import base_of
     from vla_rl.rl.trainer import GrpoTrainer
 
+    if settings.resume:
+        refuse_ended(Path(settings.resume))
     surface = reader.component("surface", run_seed=settings.seed)  # what it refuses, it refuses before weights are read
     with base_of(settings.resume):
         policy = reader.component("policy", device=device)

@@ -88,7 +88,7 @@ class Account:
             return StepCosts(rollout_s, update_s, eval_s, None, None, None)
         gpu_h = (rollout_s + update_s + (eval_s or 0.0)) / 3600
         vram_gib = torch.cuda.max_memory_reserved() / GIB
-        return StepCosts(rollout_s, update_s, eval_s, vram_gib, gpu_h, self.counters.device_s / 3600)
+        return StepCosts(rollout_s, update_s, eval_s, vram_gib, gpu_h, self.device_s() / 3600)
 
 
 def _ticks(episodes: Sequence[Mapping[str, Any]]) -> int:

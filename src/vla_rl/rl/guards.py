@@ -29,13 +29,14 @@ from vla_rl.rl.wires import (
     judge_update,
     judge_wave,
     projected_pace,
+    silent_line,
 )
 from vla_rl.rollout.events import EpisodeDone, Event, PredictRound
 from vla_rl.rollout.wave import Wave
 
 WORDS = {
     "strikes": "a reset touched the boat",
-    "non_finite": "the loss is not finite",
+    "non_finite": "the loss or the gradient is not finite",
     "collapse": "the groups have no spread",
     "knockaway": "too many episodes knock the boat away",
     "setback": "too many episodes set the boat back",
@@ -139,10 +140,14 @@ class Guards:
             self._state = state
         return firings
 
+    def silenced(self) -> float | None:
+        """The line of the wire `knockaway` if the baseline that it captured put it where no share can be above."""
+        return silent_line(self._wires, self._state)
+
     def after_update(self, update: UpdateResult, drift: Drift | None, spent: Spent) -> list[Firing]:
         """Judge an update that was tried; the policy has moved already unless the update was skipped or undone."""
         facts = UpdateFacts(
-            loss_finite=update.loss_finite,
+            finite=update.finite,
             anchor_kl=drift.anchor_kl if drift and not update.rolled_back else None,
             entropy=update.entropy,
             clip_fraction=update.ratios["clip_fraction"],

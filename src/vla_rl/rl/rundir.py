@@ -25,6 +25,7 @@ from vla_rl.rollout.files import append_jsonl, dump_json, read_jsonl, repair_jso
 
 CONFIG, MANIFEST, LOCK = "config.yaml", "manifest.json", ".lock"
 TRAIN, EPISODES, EVAL, HEARTBEAT = "train.jsonl", "episodes.jsonl", "eval.jsonl", "heartbeat.json"
+CHECKPOINTS = "checkpoints"
 BASE_DIGEST = "base_policy.sha256"
 HEARTBEAT_EVERY_S = 1.0
 
@@ -90,7 +91,7 @@ class RunDir:
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     def check_base(self, policy_digest: str) -> None:
         """Record the digest of the starting weights at the first launch; compare it at every later one.

@@ -59,7 +59,7 @@ from vla_rl.rl.promise import Promise
 from vla_rl.rl.reward import Reward
 from vla_rl.rl.rowchecks import check_first
 from vla_rl.rl.rundir import RunDir
-from vla_rl.rl.savepoints import SavePoints
+from vla_rl.rl.savepoints import SavePoints, refuse_ended
 from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.snapshot import Snapshot
 from vla_rl.rl.summary import Evaluation, Terms, episode_rows, mixed_groups_frac, stopped_row, train_row
@@ -175,6 +175,7 @@ class GrpoTrainer:
             ConfigError: something that this simulator or reward cannot answer, e.g. `geometry.credit=to_go`.
         """
         self._started = time.monotonic()
+        refuse_ended(self.run_dir.path)
         self.account.open()
         self._pass(self.gates.device(self.policy.device))
         self._preflight()
@@ -207,12 +208,15 @@ class GrpoTrainer:
         waves = self.stage.step(step)
         wave = waves.first()
         if first:
-            check_first(self.policy, wave.rows, self.settings, self.geometry.temperature)
+            check_first(self.policy, waves.fresh(wave), self.settings, self.geometry.temperature)
         if step == 1:
             self._pass(self.gates.first_wave(mixed_groups_frac(wave.episodes)))
         terms = self.pricing.terms(wave)
         wave, terms, advantages = waves.refill(wave, terms, self.pricing.advantages(step, wave, terms))
+        silent = self.guards.silenced()
         firings, updated = self.guards.before_update(wave, terms, advantages, self.account.spent(wave.episodes)), None
+        if (line := self.guards.silenced()) is not None and silent is None:
+            self.on_event(events.WireSilenced(step, "knockaway", line))
         if not guards.armed(firings):
             updated = self._update(step, wave, advantages)
             firings += self.guards.after_update(*updated[:2], self.account.spent(wave.episodes))
@@ -282,8 +286,8 @@ class GrpoTrainer:
         """Episodes first, then the checkpoint, which carries the step's row, then the row: each is redone or
         recovered.
 
-        A step that was not updated, or whose loss was not finite, never gives its name to a checkpoint when it ends the
-        run: what is kept then is the checkpoint before it.
+        A step that was not updated, or whose loss or gradient was not finite, never gives its name to a checkpoint when
+        it ends the run: what is kept then is the checkpoint before it.
         """
         update, drift, update_s = updated or (no_update(), None, 0.0)
         stopping = guards.armed(firings)
@@ -294,7 +298,7 @@ class GrpoTrainer:
         row = train_row(step, wave, terms, advantages, update, drift, costs, self.geometry.seeds)
         row["tripwires"] = [firing.row() for firing in firings]
         self.run_dir.append(rundir.EPISODES, episode_rows(step, wave, terms, advantages))
-        if update.moved and update.loss_finite if stopping else self.save_points.due(step):
+        if update.moved and update.finite if stopping else self.save_points.due(step):
             row["save_s"] = self._save(step, row, keep_wave=stopping)
         self.run_dir.append(rundir.TRAIN, [row])
         self._enter(step, "recorded", beat=True)
@@ -417,8 +421,10 @@ class GrpoTrainer:
             self.on_event(events.WiresFired(step, [firing.row() for firing in firings]))
 
     def _stopped(self, step: int, firings: list[Firing], file: str) -> StoppedRun:
-        self._enter(step, "tripped", beat=True)
-        self.on_event(events.WiresFired(step, [firing.row() for firing in firings]))
+        rows = [firing.row() for firing in firings]
+        self._enter(step, "tripped")
+        self.run_dir.heartbeat({**self._state(), "tripwires": rows}, force=True)
+        self.on_event(events.WiresFired(step, rows))
         return guards.stopped(step, firings, str(self.run_dir.path / file))
 
     def _end(self, step: int, *, finished: bool) -> Outcome:
