@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
 
@@ -56,3 +58,28 @@ def test_a_key_that_the_stopped_run_does_not_have_is_refused_and_not_dropped(tmp
         compose_or_resume("config", [stored(tmp_path, "pool=serial"), "pool.workers=2"], FREE_OF_TRAINING)
     with pytest.raises(UsageError, match="optim.lr"):
         compose_or_resume("config", [stored(tmp_path), "optim.lr=1"], FREE_OF_TRAINING)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda tree: [tree.pop(name) for name in ("gates", "token_loss")], "lacks token_loss, gates$"),
+        (lambda tree: tree["loss"].pop("trust_region"), r"lacks loss\.trust_region$"),
+        (lambda tree: tree["sim"]["look"].pop("clutter"), r"lacks sim\.look\.clutter$"),
+        (lambda tree: tree["optim"].update(momentum=0.9), r"has optim\.momentum$"),
+    ],
+)
+def test_a_job_of_another_version_is_told_by_what_its_configuration_lacks(tmp_path, change, told):
+    resume = stored(tmp_path)
+    tree = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    change(tree)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(UsageError) as refused:
+        compose_or_resume("config", [resume], FREE_OF_TRAINING)
+    what = str(refused.value.what)
+    assert re.search(told, what) and "another version" in what
+
+
+def test_a_job_of_another_command_is_told_as_such(tmp_path):
+    with pytest.raises(UsageError, match="another command"):
+        compose_or_resume("eval", [stored(tmp_path)], FREE_OF_TRAINING)

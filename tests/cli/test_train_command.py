@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from vla_rl.cli.main import main
 from vla_rl.paths import bundled_base
@@ -20,6 +21,7 @@ from vla_rl.policy.policy import load_policy
 from vla_rl.policy.prompt import Observation
 from vla_rl.rl.checkpoint import load_checkpoint
 from vla_rl.rl.rundir import RunDir
+from vla_rl.rl.trainer import GrpoTrainer
 from vla_rl.rollout import store
 
 TINY_RUN = (
@@ -150,6 +152,7 @@ def test_a_fired_wire_or_a_gate_ends_the_command_with_3_every_time(tmp_path):
     assert done.returncode == 3 and "the groups have no spread" in done.stderr, done.stderr
     done = vla_rl("train", f"run.resume={tmp_path / 'run'}")
     assert done.returncode == 3 and "the run is over" in done.stderr, done.stderr
+    assert len(json.loads((tmp_path / "run" / "manifest.json").read_text())["launches"]) == 1
     gate = vla_rl("train", *SMALLEST, "gates.mixed_frac=1", f"run.dir={tmp_path / 'gate'}")
     assert gate.returncode == 3 and "the gate mixed_groups is not passed" in gate.stderr, gate.stderr
 
@@ -291,9 +294,33 @@ def test_episodes_are_priced_again_from_the_records_or_from_a_wave_under_way(fin
     edited = json.dumps({**last, "reward": last["reward"] + 1.0}) + "\n"
     (directory / "episodes.jsonl").write_text("".join([*first[:-1], edited]))
     assert main(["replay", str(directory), "--advantages"]) == 5
-    for wrong in (["geometry.draws=3"], ["--base", "x"]):
+    for wrong in (["geometry.draws=3"], ["geometry.credit=to_go"], ["geometry.refill=1"], ["--base", "x"]):
         assert main(["replay", str(directory), "--advantages", *wrong]) == 2
     assert main(["replay", str(directory), "reward=v2"]) == 2 and main(["replay", str(directory), "--step", "9"]) == 2
+
+
+def test_a_reward_without_terms_is_priced_and_a_run_without_its_base_digest_ends_with_code_5(
+    finished, tmp_path, capsys, monkeypatch
+):
+    directory = copied(finished, tmp_path)
+    (tmp_path / "my_rewards.py").write_text(
+        "class Sparse:\n"
+        "    def __init__(self, bonus):\n"
+        "        self.bonus = bonus\n"
+        "    def terms(self, metrics):\n"
+        '        return {"total": self.bonus * metrics["ticks"]}\n'
+    )
+    config = directory / "config.yaml"
+    tree = yaml.safe_load(config.read_text())
+    tree |= {"plugins": ["my_rewards"], "reward": {"_target_": "my_rewards.Sparse", "bonus": 0.5}}
+    config.write_text(yaml.safe_dump(tree))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["replay", str(directory), "--advantages", "--json"]) == 5  # it is not what the run was priced with
+    assert set(json.loads(capsys.readouterr().out)["used"]["terms"]) == {"rest"}
+    (directory / "base_policy.sha256").unlink()
+    for step in ("1", "2"):
+        assert main(["replay", str(directory), "--step", step, "--json"]) == 5
+        assert "base_policy.sha256" in capsys.readouterr().err
 
 
 def test_a_plan_without_a_probe_measures_and_lists_what_differs(capsys):
@@ -306,7 +333,12 @@ def test_a_plan_without_a_probe_measures_and_lists_what_differs(capsys):
         "run.device": ["cpu", "auto"],
     }  # fmt: skip
     assert told["times"] is None and told["cost"] is None and told["groups"]["mixed_share"] == 0.875
-    assert told["memory_bytes"]["activations"] > 0 and told["workers"]["bytes"][0] > 2**25
+    memory = told["memory_bytes"]
+    assert (
+        memory["activations"] > 0
+        and memory["copies"] == 2 * memory["gradients"]
+        and told["workers"]["bytes"][0] > 2**25
+    )
     policy = load_policy(checkpoint="bundled:tiny_start", device="cpu", serve_head="ar", task=TASK)
     a_row = store.row_bytes(112, 2, policy.grammar.total, policy.vocabulary)
     assert told["disk_bytes"]["wave"] == 2 * told["groups"]["groups"] * 4 * 15 * a_row  # with every refill
@@ -323,7 +355,7 @@ def test_a_probed_plan_has_times_and_a_price(capsys):
     assert told["cost"]["run_price"] == pytest.approx(2 * times["run_s"] / 3600)
 
 
-def test_a_run_must_agree_with_the_record_of_another_serving_path_and_plays_it_once(tmp_path, capsys):
+def test_a_run_must_agree_with_the_record_of_another_serving_path_and_plays_it_once(tmp_path, capsys, monkeypatch):
     small = ["sim.max_ticks=30", "pool=serial", "run.device=cpu", "run.threads=1", "eval.slots=2"]
     record = tmp_path / "record"
     assert main(["eval", "eval.seeds=300-301", *small, f"run.dir={record}", "--video", "none", "--json"]) == 0
@@ -336,6 +368,23 @@ def test_a_run_must_agree_with_the_record_of_another_serving_path_and_plays_it_o
     rows = [json.loads(line) for line in (tmp_path / "same" / "episodes.jsonl").read_text().splitlines()]
     assert [row["seed"] for row in rows] == [300, 301]
     body = json.loads((record / "eval.json").read_text())
+    (record / "eval.json").unlink()  # the gate is passed; its record may go
+    assert main(["train", f"run.resume={tmp_path / 'same'}", "--json"]) == 0
+    changes = {
+        "protocol": "sim100", "scene_hash": "abc", "max_replans": 3, "success_test": "success_documented",
+        "temperature": 0.5,
+    }  # fmt: skip
+    policy = {"frames": "black"}
+    refused = [{"summary": body["summary"] | {key: value}} for key, value in changes.items()]
+    refused += [{"policy": body["policy"] | policy}, {"policy": None}, {"episodes": body["episodes"][:1]}]
+    refused += [{"episodes": [row | {"interacted": None} for row in body["episodes"]]}]
+    for change in refused:
+        (record / "eval.json").write_text(json.dumps(body | change))
+        with monkeypatch.context() as unplayed:
+            unplayed.setattr(GrpoTrainer, "run", lambda self: pytest.fail("it was played"))
+            assert main([*gated, "eval.seeds=300-301", f"run.dir={tmp_path / 'unfit'}", "--json"]) == 2, change
+        assert not (tmp_path / "unfit").exists()
+    capsys.readouterr()
     body["episodes"][0]["success"], body["summary"]["successes"] = True, body["summary"]["successes"] + 1
     (record / "eval.json").write_text(json.dumps(body))
     assert main([*gated, "eval.seeds=300-301", f"run.dir={tmp_path / 'other'}", "--json"]) == 3

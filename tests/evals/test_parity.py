@@ -101,3 +101,4 @@ def test_the_command_judges_two_records_and_says_so_by_its_exit_code(tmp_path, c
     assert main(["parity", a]) == 2 and main(["parity", a, b, "eval.seeds=300-301"]) == 2
     assert main(["parity", "--a", "run.max_wall_s=3", "--b", ""]) == 2
     assert main(["parity", a, b, "parity.max_interacted_difference=2"]) == 2
+    assert main(["parity", a, b, f"parity.dir={tmp_path / 'out'}"]) == 2 and not (tmp_path / "out").exists()

@@ -1,16 +1,22 @@
 """What a run will need: counts that agree with the network, measurements that leave no trace, sums by hand."""
 
+import weakref
+
 import pytest
 import torch
-from one_update import TEMPERATURE, settings, state
+from one_update import ADVANTAGES, TEMPERATURE, settings, state
 from tiny_policy import tiny_policy
+from toy_run import lora
 
 from vla_rl.config.schema import OptimConfig
 from vla_rl.policy.prompt import Observation
+from vla_rl.rl import snapshot
+from vla_rl.rl.anchor import Anchor
+from vla_rl.rl.drift import measure
 from vla_rl.rl.forecast import (
     Playing,
     Probe,
-    disk_bytes,
+    copies_anchor,
     memory_bytes,
     parameter_counts,
     redo_seconds,
@@ -18,8 +24,10 @@ from vla_rl.rl.forecast import (
     update_row_seconds,
     wave_seconds,
 )
+from vla_rl.rl.lessons import select_lessons
+from vla_rl.rl.preflight import disk_bytes
 from vla_rl.rl.surfaces import Full, PatchOnly, TextStack
-from vla_rl.rl.update import build_optimizer
+from vla_rl.rl.update import Fixed, accumulate_gradient, build_optimizer
 
 PROBE = Probe(
     episodes=2, successes=1, replans=10, tokens=300, env_s=4.0, predict_row_s=0.1, update_row_s=0.3, score_row_s=0.05
@@ -66,7 +74,46 @@ def test_bytes_of_an_update_follow_from_the_parameters_and_the_micro_batch(rows)
     twice, _ = measured(policy, parameters, rows, microbatch=4)
     assert 1.8 < twice["activations"] / told["activations"] < 2.1
     kept, _ = measured(policy, parameters, rows, anchored=True, undoable=True)
-    assert kept["copies"] == 2 * surface + told["moments"]
+    assert kept["copies"] == 3 * surface + told["moments"]
+
+
+@pytest.mark.parametrize("undoable", [False, True])
+def test_copies_are_what_lies_beside_the_network_while_the_drift_is_measured(rows, undoable, monkeypatch):
+    """Counted at every copy that the run itself makes, of those that are still alive then."""
+    alive, most, real = weakref.WeakSet(), [0], snapshot._copied
+
+    class Copy:
+        def __init__(self, size):
+            self.size = size
+
+    def copied(value):
+        copy = real(value)
+        copy.counted = Copy(copy.numel() * copy.element_size())  # lives as long as the tensor does
+        alive.add(copy.counted)
+        most[0] = max(most[0], sum(one.size for one in alive))
+        return copy
+
+    policy = tiny_policy()
+    parameters = TextStack().trainable(policy)
+    told, optimizer = measured(policy, parameters, rows, anchored=True, undoable=undoable)
+    accumulated = settings()
+    lessons, _ = select_lessons(rows, ADVANTAGES, weighting="token", episode_tokens=700)
+    accumulate_gradient(policy, lessons, 1.0, accumulated, TEMPERATURE, Fixed(None, None))
+    optimizer.step()  # there are moments from now on
+    monkeypatch.setattr(snapshot, "_copied", copied)
+    anchor = Anchor.of(policy, parameters)
+    before = snapshot.Snapshot(parameters, optimizer) if undoable else None
+    measure(policy, anchor, rows[:2], temperature=TEMPERATURE, limits=accumulated.limits)
+    assert most[0] == told["copies"] and (before is not None) is undoable
+
+
+def test_only_an_adapter_needs_no_copy_as_its_anchor():
+    policy = tiny_policy()
+    assert copies_anchor(policy, TextStack().trainable(policy))
+    adapter = lora().trainable(policy)
+    assert not copies_anchor(policy, adapter)
+    more = next(pair for pair in policy.model.named_parameters() if pair[0] not in dict(adapter))
+    assert copies_anchor(policy, [*adapter, more])
 
 
 def test_activations_are_those_of_the_largest_micro_batch_and_not_of_all_together(rows):
@@ -111,14 +158,17 @@ def test_seconds_of_a_wave_by_hand():
 
 def test_seconds_of_an_update_count_every_pass_over_the_rows():
     def update_s(kl_rows=0, **loss):
-        playing = Playing(workers=2, groups=1, cores=2)
-        return step_seconds(PROBE, playing, episodes=8, settings=settings(loss=loss), kl_rows=kl_rows)["update_s"]
+        playing, kl_beta = Playing(workers=2, groups=1, cores=2), loss.get("kl_beta", 0.0)
+        return step_seconds(PROBE, playing, episodes=8, settings=settings(loss=loss), kl_rows=kl_rows, kl_beta=kl_beta)[
+            "update_s"
+        ]
 
     assert update_s() == pytest.approx(40 * 0.3)
     assert update_s(kl_rows=10) == pytest.approx(12 + 2 * 10 * 0.05)
     assert update_s(kl_rows=100) == pytest.approx(12 + 2 * 40 * 0.05)
     assert update_s(epochs=2) == pytest.approx(2 * 12 + 40 * 0.05)  # old log-probabilities are fixed before
     assert update_s(kl_beta=0.1) == pytest.approx(12 + 40 * 0.05)
+    assert update_s(kl_beta=0.1, kl_in="reward") == pytest.approx(12 + 40 * 0.05)
 
 
 def test_what_a_kill_costs_grows_with_the_cadence_of_checkpoints():

@@ -56,7 +56,9 @@ def test_a_run_that_a_wire_has_ended_cannot_be_walked_past_by_starting_it_again(
         path = tmp_path / name
         stop(path, wires=wires, world=world)
         files = {p.name: p.read_bytes() for p in path.glob("*.jsonl")}
-        assert "the run is over" in stop(path, wires=wires, world=world)
+        seen = []
+        assert "the run is over" in stop(path, wires=wires, world=world, on_event=seen.append)
+        assert seen == []  # no gate, no dry update: it costs nothing
         assert {p.name: p.read_bytes() for p in path.glob("*.jsonl")} == files
 
 

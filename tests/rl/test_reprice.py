@@ -94,6 +94,51 @@ def test_two_prices_that_praise_opposite_episodes_are_told():
     }  # fmt: skip
 
 
+class Own:
+    """A reward of one's own: a bonus that it names or does not, and a total that also pays the progress."""
+
+    def __init__(self, *, named):
+        self.named = named
+
+    def terms(self, metrics):
+        bonus = 10.0 * metrics["success"]
+        return {**({"bonus": bonus} if self.named else {}), "total": bonus + metrics["progress_final_cm"]}
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_what_a_reward_pays_beyond_the_terms_that_it_names_is_the_term_rest(named, clip):
+    rows = [row(1, 0, 4.0, success=True), row(1, 1, 2.0), row(2, 0, 1.0), row(2, 1, 1.0)]
+    priced = price(rows, Own(named=named), GroupRule(draws=2, min_group_std=0.05, clip=clip))
+    # 14 and 2: mean 8, std 6. The bonus is +-5 around its mean, the progress +-1.
+    scale = clip or 1.0
+    rest = scale / 6 if named else scale
+    assert priced.contributions["rest"] == pytest.approx([rest, -rest, 0.0, 0.0])
+    assert ("bonus" in priced.contributions) is named
+    told = ledger(priced)["terms"]
+    assert sum(term["share"] for term in told.values()) == pytest.approx(1)
+    assert told["rest"]["mean_cm"] == pytest.approx(2.0 if named else 18 / 4)
+
+
+def test_documented_rewards_leave_no_rest_though_their_sums_are_rounded():
+    rows = [row(1, 0, 0.1 + 0.2, success=True, upright=0.1), row(1, 1, 1e-17)]
+    assert "rest" not in price(rows, v1(tip_penalty=0.7, success_bonus=0.3), RULE).contributions
+
+
+def test_rewards_and_terms_that_are_no_number_are_none():
+    class Broken(RewardV1):
+        def terms(self, metrics):
+            terms = super().terms(metrics)
+            return {**terms, "tip": float("nan"), "total": float("inf") if metrics["draw"] == 2 else terms["total"]}
+
+    rows = [row(1, draw, progress) for draw, progress in enumerate((1.0, 3.0, 9.0))]
+    priced = price(rows, Broken(**REWARD), GroupRule(draws=3))
+    assert priced.totals == (1.0, 3.0, None) and priced.values == (-1.0, 1.0, 0.0)
+    told = ledger(priced)
+    assert told["unscorable"] == 1 and told["reward_mean_cm"] == 2.0 and told["terms"]["tip"]["mean_cm"] is None
+    json.dumps(told, allow_nan=False)
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_run_priced_as_it_was_gives_the_recorded_rewards_and_advantages_exactly(tmp_path, shuffle):
     toy_trainer(tmp_path / "run", steps=2, geometry={"shuffle_advantages": shuffle}).run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,14 @@ from toy_run import REWARD
 
 from vla_rl.config.schema import LossConfig
 from vla_rl.errors import StoppedRun
-from vla_rl.rl import events, rundir
+from vla_rl.rl import account, events, rundir, waves
+from vla_rl.rl import trainer as trainer_module
 from vla_rl.rl.loss import grpo_loss
 from vla_rl.rl.reward import RewardV1
 from vla_rl.rl.summary import Evaluation
-from vla_rl.rollout.events import PredictRound
+from vla_rl.rl.update import no_update
+from vla_rl.rollout.events import EpisodeDone, PredictRound
+from vla_rl.rollout.wave import Wave
 
 
 def falling(step):
@@ -48,6 +52,10 @@ def test_a_budget_that_is_spent_between_two_steps_keeps_the_last_one(plain, tmp_
         finish(trainer)
     assert {name: c.state["policy_digest"] for name, c in saved(path).items()} == {"step_0002": plain[1][2]}
     assert [row["step"] for row in read(path, "eval.jsonl")] == [0]
+    beat = json.loads((path / "heartbeat.json").read_text())
+    assert beat["phase"] == "tripped" and beat["step"] == 2
+    (fired,) = beat["tripwires"]
+    assert (fired["wire"], fired["mode"], fired["threshold"]) == ("budget.wall_h", "armed", 2.0)
     assert finish(trainer_of(path, every=3)).finished
     assert evidence(path) == evidence(plain[0])
 
@@ -80,19 +88,29 @@ def test_the_wall_limit_in_a_step_keeps_the_step_before_with_what_its_wires_knew
 
 
 class Poisoned:
-    """The loss, until it is no number any more."""
+    """The loss, until it or its gradient alone is no number any more."""
 
     poison = False
 
+    def __init__(self, gradient):
+        self.gradient = gradient
+
     def __call__(self, inputs, objective):
         outputs = grpo_loss(inputs, objective)
-        return replace(outputs, loss=outputs.loss * torch.nan) if self.poison else outputs
+        if not self.poison:
+            return outputs
+        if self.gradient:  # sqrt(0) is 0, its slope is not
+            return replace(outputs, loss=outputs.loss + (inputs.new_logp_RT.sum() * 0).sqrt())
+        return replace(outputs, loss=outputs.loss * torch.nan)
 
 
 @pytest.mark.parametrize("second_pass", [False, True])
-def test_a_loss_that_is_no_number_leaves_no_checkpoint_of_weights_that_half_an_update_has_moved(tmp_path, second_pass):
+@pytest.mark.parametrize("gradient", [False, True])
+def test_an_update_that_is_no_number_leaves_no_checkpoint_of_weights_that_half_of_it_has_moved(
+    tmp_path, second_pass, gradient
+):
     """In the first of two passes over wave 2 no weight has moved, and step 1 is kept; in the second some have."""
-    path, loss, passes = tmp_path / "run", Poisoned(), LossConfig(epochs=2)
+    path, loss, passes = tmp_path / "run", Poisoned(gradient), LossConfig(epochs=2)
     trainer = trainer_of(path, loss=passes, token_loss=loss, every=3)
     after_1 = []
 
@@ -104,10 +122,11 @@ def test_a_loss_that_is_no_number_leaves_no_checkpoint_of_weights_that_half_an_u
             loss.poison = True
 
     trainer.on_event = on_event
-    with pytest.raises(StoppedRun, match="step 2: the loss is not finite"):
+    with pytest.raises(StoppedRun, match="step 2: the loss or the gradient is not finite"):
         finish(trainer)
     row = read(path, "train.jsonl")[-1]
-    assert row["step"] == 2 and row["step_skipped"] and row["loss"] is None
+    assert row["step"] == 2 and row["step_skipped"] and row["grad_norm"] is None
+    assert (row["loss"] is None) is not gradient
     kept = {name: c.state["policy_digest"] for name, c in saved(path).items()}
     assert kept == ({} if second_pass else {"step_0001": after_1[0]})
     assert (trainer.policy.weights_digest() == after_1[0]) is not second_pass
@@ -168,3 +187,83 @@ def test_time_that_a_killed_evaluation_took_is_spent(tmp_path, monkeypatch):
     beat = trainer.run_dir.last_heartbeat()
     assert (beat["phase"], beat["step"], beat["done"], beat["total"]) == ("eval", 0, 1, 3)
     assert "budget of hours" in stop(path, budget={"wall_h": 2.0})
+
+
+def test_a_baseline_that_silences_its_wire_is_told_once(tmp_path):
+    """Knock-aways in all of the first wave: twice that is more than every episode."""
+    path, told = tmp_path / "run", []
+    settings = {"wires": {"knockaway": "armed"}, "world": {"knocked_from": FIRST}}
+
+    def on_event(event):
+        if isinstance(event, events.WireSilenced):
+            told.append((event.step, event.wire, event.line))
+        if isinstance(event, events.StepDone):
+            trainer.max_wall_s = 0.0
+
+    for _ in range(2):
+        trainer = trainer_of(path, **settings)
+        trainer.on_event = on_event
+        finish(trainer)
+    assert told == [(1, "knockaway", 2.0)] and len(read(path, "train.jsonl")) == 2
+
+
+def test_a_stop_in_a_refill_has_taken_the_time_of_the_parts_before_it(tmp_path, monkeypatch):
+    """Every group is dropped; in the part that is played in their place the ticks are spent. A round takes a second."""
+    path, now, seen, ticks = tmp_path / "run", [0.0], [], 10**9
+    monkeypatch.setattr(waves.time, "perf_counter", lambda: now[0])
+    geometry = {"refill": 1, "min_group_std_cm": 1e6}
+    trainer = trainer_of(path, geometry=geometry, budget={"env_ticks": ticks}, evaluate=falling)
+
+    def on_event(event):
+        now[0] += isinstance(event, PredictRound)
+        seen.append(type(event))
+        if isinstance(event, EpisodeDone) and seen.count(events.WaveStarted) == 2:
+            trainer.account.counters = replace(trainer.account.counters, env_ticks=ticks)
+
+    trainer.on_event = on_event
+    with pytest.raises(StoppedRun, match="ticks"):
+        finish(trainer)
+    (row,) = read(path, "train.jsonl")
+    refill = seen[len(seen) - seen[::-1].index(events.WaveStarted) :]
+    assert row["rollout_s"] == seen.count(PredictRound) > refill.count(PredictRound) > 0
+
+
+def test_hours_of_the_wave_that_was_stopped_are_in_the_total(monkeypatch):
+    """An hour in a step that is counted, half an hour in the wave after it."""
+    clock = [0.0]
+    monkeypatch.setattr(account.time, "monotonic", lambda: clock[0])
+    books = account.Account("cuda")
+    books.open()
+    clock[0] = 3600.0
+    books.count(Wave((), (), 0.0, 0, 0, None), no_update())
+    assert books.costs(1800.0, 0.0).gpu_h_total == 1.0
+    clock[0] += 1800.0
+    assert books.costs(1800.0, 0.0).gpu_h_total == 1.5
+
+
+def test_trainer_and_sampler_are_compared_on_rows_that_this_launch_has_played(tmp_path, monkeypatch):
+    """Of six episodes three are left from a launch that died; of six, none has to be played."""
+    path, seen = tmp_path / "run", []
+
+    def check_first(policy, rows, *rest):
+        seen.append({row.spec for row in rows})
+
+    monkeypatch.setattr(trainer_module, "check_first", check_first)
+
+    def die(event):
+        if isinstance(event, EpisodeDone) and len(wave(path, 1)) == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        finish(trainer_of(path, on_event=die))
+    left = {name.removesuffix(".npz") for name in wave(path, 1)}
+
+    def die_at_the_update(event):
+        if isinstance(event, events.UpdateProgress):
+            raise Killed
+
+    for _ in range(2):
+        with pytest.raises(Killed):
+            finish(trainer_of(path, on_event=die_at_the_update))
+    played, stored = ({spec.episode_id for spec in specs} for specs in seen)
+    assert len(left) == 3 and len(played) == 3 and not played & left and len(stored) == 6

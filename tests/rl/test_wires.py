@@ -23,13 +23,14 @@ from vla_rl.rl.wires import (
     judge_update,
     judge_wave,
     projected_pace,
+    silent_line,
 )
 from vla_rl.rollout.events import EpisodeDone, PredictRound
 
 WAVE = WaveFacts(
     strikes=0, median_group_std_cm=1.0, knockaway_frac=0.1, setback_frac=0.5, reward_mean=0.0, success_rate=0.5
 )
-UPDATE = UpdateFacts(loss_finite=True, anchor_kl=0.01, entropy=1.0, clip_fraction=0.0)
+UPDATE = UpdateFacts(finite=True, anchor_kl=0.01, entropy=1.0, clip_fraction=0.0)
 
 
 def waves(wires, *facts, state=None):
@@ -54,7 +55,7 @@ def test_with_every_wire_off_nothing_fires_and_nothing_is_remembered():
     assert judge_heldout(off, {1: 0.0}, {1: -99.0}) == []
 
 
-def test_by_default_only_a_loss_that_is_not_finite_stops_a_run():
+def test_by_default_only_a_loss_or_gradient_that_is_not_finite_stops_a_run():
     modes = {name: value for name, value in asdict(TripwiresConfig()).items() if name in WORDS}
     assert [name for name, mode in modes.items() if mode != "off"] == ["non_finite"]
 
@@ -142,9 +143,9 @@ def test_entropy_has_a_floor_and_a_ceiling():
     assert updates(TripwiresConfig(entropy="armed", entropy_floor_nats=0.5), entropy=99.0) == []
 
 
-def test_clip_share_and_a_loss_that_is_not_finite():
+def test_clip_share_and_an_update_that_is_not_finite():
     assert updates(TripwiresConfig(clip="record", clip_share=0.2), clip_fraction=0.21) == [("clip", 0.21, 0.2)]
-    assert updates(TripwiresConfig(), loss_finite=False) == [("non_finite", None, None)]
+    assert updates(TripwiresConfig(), finite=False) == [("non_finite", None, None)]
 
 
 def test_held_out_reward_fires_only_if_its_whole_interval_is_below_the_line():
@@ -209,6 +210,7 @@ def test_a_budget_of_gpu_hours_says_nothing_on_a_cpu():
     [
         (TripwiresConfig(kl_stop="armed"), 0),
         (TripwiresConfig(entropy="record"), 32),
+        (TripwiresConfig(entropy="record", entropy_floor_nats=0.0), 32),
         (TripwiresConfig(pace="armed"), 32),
     ],
 )
@@ -216,6 +218,38 @@ def test_a_wire_that_could_never_fire_is_refused(wires, kl_rows):
     with pytest.raises(ConfigError, match="no line to cross"):
         check_wires(wires, kl_rows=kl_rows, ratio_moves=True)
     check_wires(TripwiresConfig(kl_stop="armed"), kl_rows=1, ratio_moves=False)
+
+
+@pytest.mark.parametrize(
+    ("wires", "beyond"),
+    [
+        ({"knockaway": "armed", "knockaway_factor": 2.0}, {"knockaway_baseline": 0.5}),
+        ({"setback": "record"}, {"setback_share": 1.0}),
+        ({"clip": "record"}, {"clip_share": 1.0}),
+    ],
+)
+def test_a_share_that_no_reading_is_above_is_refused(wires, beyond):
+    """No reading fires there, and just below one does."""
+    worst = {"knockaway_frac": 1.0, "setback_frac": 1.0}, {"clip_fraction": 1.0}
+    (wire,), ((key, line),) = [name for name in wires if name in WORDS], beyond.items()
+    at_once = {} if wire == "clip" else {f"{wire}_waves": 1}
+    silent = TripwiresConfig(**wires, **at_once, **beyond)
+    assert waves(silent, worst[0])[0] == [[]] and updates(silent, **worst[1]) == []
+    with pytest.raises(ConfigError, match=f"{wire} cannot fire"):
+        check_wires(silent, kl_rows=1, ratio_moves=True)
+    audible = TripwiresConfig(**wires, **at_once, **{key: 0.99 * line})
+    assert waves(audible, worst[0])[0] == [[(wire, 1)]] or updates(audible, **worst[1]) == [(wire, 1.0, 0.99)]
+    check_wires(audible, kl_rows=1, ratio_moves=True)
+    off = {name: "off" if name == wire else value for name, value in wires.items()}
+    check_wires(TripwiresConfig(**off, **beyond), kl_rows=1, ratio_moves=True)
+
+
+def test_a_captured_baseline_that_no_share_can_be_above_is_known():
+    wires = TripwiresConfig(knockaway="armed", knockaway_factor=2.0)
+    assert silent_line(wires, WireState()) is None
+    assert silent_line(wires, WireState(knockaway_baseline=0.49)) is None
+    assert silent_line(wires, WireState(knockaway_baseline=0.5)) == 1.0
+    assert silent_line(replace(wires, knockaway="off"), WireState(knockaway_baseline=0.5)) is None
 
 
 def test_a_clip_share_that_is_zero_by_design_may_be_recorded_and_stops_nothing():

@@ -48,7 +48,7 @@ def run(argv: Sequence[str]) -> int:
             check_unused(directory)
             a, b = (_play(directory / side, [*others, *shlex.split(options.flags[side] or "")], view) for side in "ab")
         else:
-            directory, (a, b) = None, _records(others)
+            directory, (a, b) = None, _records(others, place)
         verdict = judge(a, b, bounds)
         if directory is not None:
             write_atomic(directory / RECORD, dump_json(verdict, indent=1).encode())
@@ -63,12 +63,18 @@ def run(argv: Sequence[str]) -> int:
     return EXIT_OK if verdict["passed"] else EXIT_STOPPED
 
 
-def _records(words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _records(words: Sequence[str], place: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
     if len(words) != 2 or any("=" in word and not Path(word).exists() for word in words):
         raise UsageError(
             "parity needs two records, or settings of two sides to play",
             where="command line",
             remedy="name two directories of `vla-rl eval`, or say in what the sides differ with --a and --b",
+        )
+    if place is not None:
+        raise UsageError(
+            "two records are read and nothing is written",
+            where="parity.dir",
+            remedy="leave it away; --json prints the verdict",
         )
     return read_record(Path(words[0])), read_record(Path(words[1]))
 

@@ -103,8 +103,7 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
     require_rendering()
     device = prepare_torch(job.settings.device, job.settings.threads, job.settings.seed)
     from vla_rl.evals.scene import scene_facts
-    from vla_rl.rl import forecast
-    from vla_rl.rl.preflight import render_canary
+    from vla_rl.rl import forecast, preflight
     from vla_rl.rl.settings import UpdateSettings
     from vla_rl.rl.update import build_optimizer
 
@@ -116,16 +115,17 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
     optimizer = build_optimizer(parameters, job.optim, surface)
     with reader.component("pool", env_spec=reader.component_spec("sim"), plugins=reader.plugins) as pool:
         longest = scene_facts(policy, pool)["max_replans"]
-        observation = render_canary(pool, PROBE_SEEDS[0])
+        observation = preflight.render_canary(pool, PROBE_SEEDS[0])
         memory = forecast.memory_bytes(
             policy, parameters, optimizer, constants, job.geometry.temperature, observation,
-            anchored=bool(loss.kl_rows or loss.kl_beta) and policy.lora is None, undoable=loss.trust_region is not None,
+            anchored=bool(loss.kl_rows or loss.kl_beta) and forecast.copies_anchor(policy, parameters),
+            undoable=loss.trust_region is not None,
         )  # fmt: skip
         probe = _probe(policy, sampler, pool, job, constants, optimizer, view) if probing else None
         pids = [pid for pid in getattr(pool, "worker_pids", list)() if pid]
         workers = {"count": len(pids), "bytes": [_resident(pid) for pid in pids]}
         playing = forecast.Playing(max(1, len(pids)), pool.groups, None if device == "cuda" else os.cpu_count())
-    disk = forecast.disk_bytes(
+    disk = preflight.disk_bytes(
         policy, parameters, observation, rows=job.geometry.most_seeds * job.geometry.draws * longest,
         waves=job.settings.steps if job.keeping.keep_rows else job.keeping.every, checkpoints=job.keeping.keep + 1,
     )  # fmt: skip
@@ -193,7 +193,9 @@ def _times(probe: Probe, playing: Playing, job: _Job, constants: UpdateSettings,
     """Seconds of a step, an evaluation and the run, and of what a kill costs."""
     from vla_rl.rl.forecast import redo_seconds, step_seconds, wave_seconds
 
-    step = step_seconds(probe, playing, episodes=job.episodes, settings=constants, kl_rows=job.loss.kl_rows)
+    step = step_seconds(
+        probe, playing, episodes=job.episodes, settings=constants, kl_rows=job.loss.kl_rows, kl_beta=job.loss.kl_beta
+    )
     steps, evaluations = job.settings.steps, len(job.evaluate_at)
     eval_s = wave_seconds(probe, playing, episodes=len(parse_seeds(job.held_out.seeds)))
     lost = {"every": job.keeping.every, "rollout_s": step["rollout_s"], "update_s": step["update_s"]}

@@ -15,7 +15,7 @@ from vla_rl.config.schema import GeometryConfig, OptimConfig, RunConfig
 from vla_rl.errors import EXIT_INTEGRITY, EXIT_OK, UsageError
 from vla_rl.report.progress import ProgressView
 from vla_rl.rl.plan import Geometry
-from vla_rl.rl.rundir import BASE_DIGEST, EPISODES, stored_config
+from vla_rl.rl.rundir import EPISODES, recorded_base, stored_config
 from vla_rl.rollout import store
 from vla_rl.rollout.files import read_jsonl
 from vla_rl.rollout.records import EpisodeSpec
@@ -28,8 +28,11 @@ EXAMPLES = (
     "vla-rl replay outputs/run/20260101T120000Z-1a2b --step 3 --json",
     "vla-rl replay outputs/run/20260101T120000Z-1a2b --advantages reward=v2 geometry.advantage_clip=2",
 )
-# They decide which episodes were played, which no price can change.
-PLAYED = tuple(f"geometry.{name}" for name in ("seeds", "draws", "temperature", "train_seed_base"))
+# They decide which episodes were played, which no price can change, or how an episode's advantage is spread over it.
+FIXED = tuple(
+    f"geometry.{name}"
+    for name in ("seeds", "draws", "temperature", "train_seed_base", "refill", "credit", "shuffle_advantages")
+)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -82,8 +85,7 @@ def _advantages(options: argparse.Namespace, tree: dict[str, Any]) -> dict[str, 
         "against": None,
     }
     if options.overrides:
-        fixed = (*PLAYED, "geometry.shuffle_advantages")
-        new = compose_onto("config", tree, options.overrides, ("reward", "geometry"), fixed=fixed)
+        new = compose_onto("config", tree, options.overrides, ("reward", "geometry"), fixed=FIXED)
         other = price(rows, new.component("reward"), Geometry.of(new.section("geometry", GeometryConfig)).rule)
         report["repriced"] = {"reward": new.tree["reward"], "geometry": new.tree["geometry"], **ledger(other)}
         report["against"] = compare_prices(used, other)
@@ -141,7 +143,7 @@ def _wave(options: argparse.Namespace, reader: ConfigReader) -> dict[str, Any]:
     refused: list[str] = []
     logp = None
     if digest is not None:
-        put_weights(policy, (options.run / BASE_DIGEST).read_text().strip(), checkpoint)
+        put_weights(policy, recorded_base(options.run), checkpoint)
         rows, refused = scorable(stored, digest, [*masks["mismatched"], *records])
         limits = BatchLimits(optim.microbatch_rows, optim.microbatch_tokens)
         logp = rescore(policy, rows, temperature=geometry.temperature, limits=limits)
@@ -166,7 +168,7 @@ def _sampled_by(run: Path, step: int) -> tuple[str, str | None, Checkpoint | Non
     from vla_rl.rl.checkpoint import load_checkpoint
 
     if step == 1:
-        return "the base policy", (run / BASE_DIGEST).read_text().strip(), None
+        return "the base policy", recorded_base(run), None
     path = run / "checkpoints" / f"step_{step - 1:04d}"
     if not path.is_dir():
         return f"checkpoint {path.name}, which is not kept", None, None

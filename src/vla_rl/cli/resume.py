@@ -10,12 +10,13 @@ import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from vla_rl.cli.startup import claim_directory
 from vla_rl.config.compose import compose
-from vla_rl.config.keys import check_values, key_types
+from vla_rl.config.keys import check_values, key_types, version_gap
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import ROOTS
 from vla_rl.errors import ConfigError, UsageError
@@ -42,7 +43,8 @@ def compose_or_resume(primary: str, overrides: Sequence[str], free: Sequence[str
         free: keys beside `run.resume` that may be given when a job goes on, e.g. ``run.max_wall_s``.
 
     Raises:
-        UsageError: another key is given beside `run.resume`, or there is nothing to resume, or another command's.
+        UsageError: another key is given beside `run.resume`, or there is nothing to resume, or another command's or
+            version's.
         ConfigError: a key that the stored configuration does not have, or a value of another type.
     """
     given: dict[str, str] = {key: text for key, _, text in (override.partition("=") for override in overrides)}
@@ -57,10 +59,7 @@ def compose_or_resume(primary: str, overrides: Sequence[str], free: Sequence[str
         )
     directory = given["run.resume"]
     tree = stored_config(Path(directory))
-    if set(tree) != {field.name for field in dataclasses.fields(ROOTS[primary])}:
-        raise UsageError(
-            "another command was working here", where=directory, remedy="run.resume goes with the command that stopped"
-        )
+    _check_origin(primary, tree, directory)
     # The limit of the launch that stopped is not this one's.
     tree["run"] = {**tree["run"], "resume": directory, "dir": directory, "max_wall_s": None}
     types = key_types(primary, tree)
@@ -73,6 +72,24 @@ def compose_or_resume(primary: str, overrides: Sequence[str], free: Sequence[str
         tree[section][key] = _number(path, given[path], types[path].split(" | "))
     check_values(primary, tree)
     return ConfigReader(tree, tuple(overrides))
+
+
+def _check_origin(primary: str, tree: dict[str, Any], directory: str) -> None:
+    """Refuse the configuration of another command, or one that another version has written."""
+    sections = {name: {field.name for field in dataclasses.fields(root)} for name, root in ROOTS.items()}
+    strangers = {name: len(set(tree) ^ known) for name, known in sections.items()}
+    if min(strangers.values()) < strangers[primary]:
+        raise UsageError(
+            "another command was working here", where=directory, remedy="run.resume goes with the command that stopped"
+        )
+    missing, unknown = version_gap(primary, tree)
+    if missing or unknown:
+        told = [f"{word} {', '.join(names)}" for word, names in (("lacks", missing), ("has", unknown)) if names]
+        raise UsageError(
+            f"another version of this package was working here: its configuration {' and '.join(told)}",
+            where=f"{directory}/{CONFIG}",
+            remedy="go on with the version that the job was started with, or start a new one",
+        )
 
 
 def open_directory(reader: ConfigReader, directory: Path) -> Path:

@@ -12,14 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from vla_rl.cli.compare import read_record
 from vla_rl.errors import UsageError
-from vla_rl.evals.parity import Bounds, judge
+from vla_rl.evals.parity import Bounds, check_reference, judge
+from vla_rl.sim.metrics import success_test
 
 if TYPE_CHECKING:
     from vla_rl.rl.summary import Evaluation
 
+WHERE = "gates.parity_record"
+
 
 def serving_parity(
-    record: str, bounds: Bounds, policy: Mapping[str, Any], *, seeds: Sequence[int], temperature: float
+    record: str,
+    bounds: Bounds,
+    policy: Mapping[str, Any],
+    *,
+    seeds: Sequence[int],
+    temperature: float,
+    scene: Mapping[str, Any],
+    sim: Mapping[str, Any],
 ) -> Callable[[Evaluation], dict[str, Any]]:
     """The gate's read.
 
@@ -27,19 +37,25 @@ def serving_parity(
         record: a directory of `vla-rl eval`, or its `eval.json`.
         policy: `name`, `digest` and `frames` of what is evaluated here.
         seeds, temperature: of the evaluation here.
+        scene: what the simulator here says of itself.
+        sim: how it is configured; `terminate_on` says which success test it reads.
 
     Raises:
-        UsageError: there is no such record, or it is of other seeds or another temperature. The read raises it too, if
-            other conditions differ.
+        UsageError: there is no such record, or it is of other seeds, another temperature, scene, success test or length
+            of an episode, or does not say what is needed of it. The read raises it too, for what only an evaluation
+            tells: the success test of a simulator that is not ours.
     """
     reference = read_record(Path(record))
-    theirs = sorted(row["seed"] for row in reference["episodes"])
-    if theirs != sorted(seeds) or reference["summary"]["temperature"] != temperature:
+    if sorted(row["seed"] for row in reference["episodes"]) != sorted(seeds):
         raise UsageError(
-            "the record is of other seeds or another temperature than this run's evaluations",
-            where="gates.parity_record",
-            remedy="evaluate with `vla-rl eval` on the seeds and at the temperature of the run's eval section",
+            "the record is of other seeds than this run's evaluations",
+            where=WHERE,
+            remedy="evaluate with `vla-rl eval` on the seeds of the run's eval section",
         )
+    ahead = {key: scene.get(key) for key in ("protocol", "scene_hash", "max_replans")} | {"temperature": temperature}
+    if "terminate_on" in sim:
+        ahead["success_test"] = success_test(sim["terminate_on"])
+    check_reference(reference, ahead, WHERE)
     known = set().union(*(row.keys() for row in reference["episodes"]))
 
     def read(evaluation: Evaluation) -> dict[str, Any]:

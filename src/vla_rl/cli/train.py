@@ -66,11 +66,14 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
     require_rendering()
     device = prepare_torch(settings.device, settings.threads, settings.seed)
     from vla_rl.evals.scene import scene_facts
-    from vla_rl.rl.gates import Gates
+    from vla_rl.rl.gates import PARITY, Gates
     from vla_rl.rl.guards import Guards
+    from vla_rl.rl.savepoints import refuse_ended
     from vla_rl.rl.trained import base_of
     from vla_rl.rl.trainer import GrpoTrainer
 
+    if settings.resume:
+        refuse_ended(Path(settings.resume))
     surface = reader.component("surface", run_seed=settings.seed)  # what it refuses, it refuses before weights are read
     with base_of(settings.resume):
         policy = reader.component("policy", device=device)
@@ -88,10 +91,13 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
             )  # fmt: skip
             gates, parity = reader.section("gates", GatesConfig), None
             bounds = Bounds(gates.parity_successes, gates.parity_interacted)
-            if record := gates.parity_record:
+            record = gates.parity_record
+            if record and PARITY not in run_dir.passed_gates():
                 name = reader.component_spec("policy").get("checkpoint", "policy")
                 which = {"name": name, "digest": policy.weights_digest(), "frames": "own"}
-                parity = serving_parity(record, bounds, which, seeds=seeds, temperature=held_out.temperature)
+                parity = serving_parity(
+                    record, bounds, which, seeds=seeds, temperature=held_out.temperature, scene=scene, sim=sim
+                )  # fmt: skip
             trainer = GrpoTrainer(
                 policy=policy,
                 sampler=sampler,

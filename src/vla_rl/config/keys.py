@@ -41,6 +41,29 @@ def check_section(path: str, schema: type, values: Mapping[str, Any]) -> None:
     _check(_fields(path, schema, values))
 
 
+def version_gap(primary: str, tree: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Sections and dotted keys that a stored tree lacks, and those that it has and this version does not know."""
+    roots = {root.name: root for root in dataclasses.fields(ROOTS[primary])}
+    missing, unknown = [name for name in roots if name not in tree], [name for name in tree if name not in roots]
+    for name in (name for name in roots if isinstance(tree.get(name), dict)):
+        absent, strange = _gap(name, _nested(roots[name]) or COMPONENTS.get(tree[name].get("_target_", "")), tree[name])
+        missing, unknown = missing + absent, unknown + strange
+    return missing, unknown
+
+
+def _gap(path: str, schema: type | None, value: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    if schema is None:
+        return [], []
+    fields = {field.name: field for field in dataclasses.fields(schema)}
+    missing = [f"{path}.{name}" for name in fields if name not in value and name != "_target_"]
+    unknown = [f"{path}.{name}" for name in value if name not in fields and name != "_target_"]
+    for name, field in fields.items():
+        if (inner := _nested(field)) is not None and isinstance(value.get(name), dict):
+            absent, strange = _gap(f"{path}.{name}", inner, value[name])
+            missing, unknown = missing + absent, unknown + strange
+    return missing, unknown
+
+
 def _check(keys: Iterable[tuple[str, Any, dataclasses.Field[Any]]]) -> None:
     for path, value, field in keys:
         if allowed := _violated(value, field.metadata):

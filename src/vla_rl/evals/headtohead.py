@@ -36,7 +36,8 @@ def head_to_head(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: protocol, scene, success test, length of an episode or seeds differ; says which, and how. Or a
             record does not say which policy it is of.
     """
-    _check_policies(A=a, B=b)
+    for side, record in (("A", a), ("B", b)):
+        check_policy(record, side)
     check_comparable(a["summary"], b["summary"], {**SAME_TASK, **LONGEST}, where="the two records")
     won = [{row["seed"]: bool(row["success"]) for row in record["episodes"]} for record in (a, b)]
     _check_seeds(*won)
@@ -77,15 +78,19 @@ def _kind(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
     return DRAWS if same_policy else POLICIES
 
 
-def _check_policies(**records: Mapping[str, Any]) -> None:
-    for side, record in records.items():
-        policy = record.get("policy")
-        if not isinstance(policy, Mapping) or not policy.keys() >= set(POLICY):
-            raise UsageError(
-                f"record {side} does not say which policy it is of",
-                where="the two records",
-                remedy="evaluate it again with `vla-rl eval`",
-            )
+def check_policy(record: Mapping[str, Any], side: str) -> None:
+    """Refuse a record that does not say which policy it is of.
+
+    Raises:
+        UsageError: naming the record.
+    """
+    policy = record.get("policy")
+    if not isinstance(policy, Mapping) or not policy.keys() >= set(POLICY):
+        raise UsageError(
+            f"record {side} does not say which policy it is of",
+            where="the two records",
+            remedy="evaluate it again with `vla-rl eval`",
+        )
 
 
 def _check_seeds(a: Mapping[int, bool], b: Mapping[int, bool]) -> None:

@@ -18,12 +18,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from vla_rl.errors import UsageError
-from vla_rl.evals.headtohead import head_to_head
+from vla_rl.evals.headtohead import check_policy, head_to_head
 from vla_rl.evals.paired import CONDITIONS, LONGEST, check_comparable
 
 INTERACTED = "interacted"
 # What a row says of the making of an episode, and not of the episode.
 ASIDE = ("picture_motion", "frozen")
+ALIKE = {**CONDITIONS, **LONGEST}
 
 
 class ParitySettings(Protocol):
@@ -66,8 +67,7 @@ def judge(a: Mapping[str, Any], b: Mapping[str, Any], bounds: Bounds) -> dict[st
         UsageError: seeds or conditions differ, temperature included, or a record does not say which episodes
             interacted.
     """
-    conditions = {**CONDITIONS, **LONGEST}
-    check_comparable(a["summary"], b["summary"], conditions, where="the two records")
+    check_comparable(a["summary"], b["summary"], ALIKE, where="the two records")
     compared = head_to_head(a, b)
     per_seed = _per_seed(a, b)
     touched = [_interacted(record, side) for record, side in ((a, "A"), (b, "B"))]
@@ -89,6 +89,29 @@ def judge(a: Mapping[str, Any], b: Mapping[str, Any], bounds: Bounds) -> dict[st
         ],
         "passed": all(holds),
     }
+
+
+def check_reference(record: Mapping[str, Any], ahead: Mapping[str, Any], where: str) -> None:
+    """Refuse record A for an evaluation that has not been played yet, for any reason that can be known before.
+
+    Args:
+        record: of `vla-rl eval`.
+        ahead: what is known of the evaluation: keys of a summary, those that are not known left out.
+        where: for the message.
+
+    Raises:
+        UsageError: conditions differ, or the record does not say which policy it is of, saw other pictures than its
+            own, or does not tell which episodes interacted.
+    """
+    check_policy(record, "A")
+    _interacted(record, "A")
+    if (frames := record["policy"]["frames"]) != "own":
+        raise UsageError(
+            f"the record's policy was shown {frames} frames, and not its own",
+            where=where,
+            remedy="evaluate it with eval.frames=own",
+        )
+    check_comparable(record["summary"], ahead, {key: name for key, name in ALIKE.items() if key in ahead}, where=where)
 
 
 def _interacted(record: Mapping[str, Any], side: str) -> int:

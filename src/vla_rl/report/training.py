@@ -57,6 +57,8 @@ class TrainingView:
                 say(f"gate {event.result['gate']}: {'passed' if event.result['passed'] else 'not passed'}")
             case events.WiresFired():
                 say(f"step {event.step}: {', '.join(map(tables.firing, event.firings))}")
+            case events.WireSilenced():
+                say(f"step {event.step}: tripwire {event.wire} cannot fire: its captured line is {event.line:.4g}")
             case EpisodeRestarted() | WorkerReplaced():
                 say(mishap(event))
             case events.RunEnded(finished=False):

@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 
+from vla_rl.rl.device import GIB
 from vla_rl.rl.guards import Spent
 from vla_rl.rl.plan import Counters
 from vla_rl.rl.summary import StepCosts
 from vla_rl.rl.update import UpdateResult
 from vla_rl.rollout.records import Episode
 from vla_rl.rollout.wave import Wave
-
-_GIB = 2**30
 
 
 class Account:
@@ -88,8 +87,8 @@ class Account:
         if not self._cuda:
             return StepCosts(rollout_s, update_s, eval_s, None, None, None)
         gpu_h = (rollout_s + update_s + (eval_s or 0.0)) / 3600
-        vram_gib = torch.cuda.max_memory_reserved() / _GIB
-        return StepCosts(rollout_s, update_s, eval_s, vram_gib, gpu_h, self.counters.device_s / 3600)
+        vram_gib = torch.cuda.max_memory_reserved() / GIB
+        return StepCosts(rollout_s, update_s, eval_s, vram_gib, gpu_h, self.device_s() / 3600)
 
 
 def _ticks(episodes: Sequence[Mapping[str, Any]]) -> int:

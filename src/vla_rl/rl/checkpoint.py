@@ -101,22 +101,26 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         IntegrityError: a file is missing, changed or of another format.
     """
+    body = _body(path)
     try:
-        outer = json.loads((path / STATE).read_bytes())
-        body = outer["body"]
-        expected = {STATE: outer["sha256"], **body["files"]}
-        actual = {STATE: hashlib.sha256(dump_json(body).encode()).hexdigest()}
-        actual |= {name: _digest(path / name) for name in body["files"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        actual = {name: _digest(path / name) for name in body["files"]}
+    except OSError as error:
         raise _damaged(path, str(error)) from error
-    for name, digest in expected.items():
+    for name, digest in body["files"].items():
         if actual[name] != digest:
             raise _damaged(path, f"{name} has another digest than the one recorded")
-    if body["format"] != FORMAT:
-        raise _damaged(path, f"format {body['format']}, not {FORMAT}")
     extra = {stem: read_tensors(path, stem) for stem in body["stems"] if stem not in (SURFACE, OPTIMIZER)}
     weights, moments = read_tensors(path, SURFACE), read_tensors(path, OPTIMIZER)
     return Checkpoint(path, body["step"], weights, moments, extra, body["state"])
+
+
+def stored_state(path: Path) -> dict[str, Any]:
+    """The state of a checkpoint, verified, without its tensors.
+
+    Raises:
+        IntegrityError: it is missing, changed or of another format.
+    """
+    return _body(path)["state"]
 
 
 @torch.no_grad()
@@ -153,6 +157,21 @@ def prune(root: Path, keep: int) -> None:
     """Delete all but the newest `keep` (at least 1) checkpoints and what crashes left behind."""
     for path in [*checkpoints(root)[:-keep], *root.glob(".step_*.tmp")]:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _body(path: Path) -> dict[str, Any]:
+    """What `state.json` holds, verified."""
+    try:
+        outer = json.loads((path / STATE).read_bytes())
+        body, recorded = outer["body"], outer["sha256"]
+        actual = hashlib.sha256(dump_json(body).encode()).hexdigest()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(path, str(error)) from error
+    if actual != recorded:
+        raise _damaged(path, f"{STATE} has another digest than the one recorded")
+    if body["format"] != FORMAT:
+        raise _damaged(path, f"format {body['format']}, not {FORMAT}")
+    return body
 
 
 def _digest(path: Path) -> str:

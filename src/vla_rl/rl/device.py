@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-_GIB = 2**30
+GIB = 2**30
 _QUERY = ("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader")
 
 
@@ -40,7 +40,7 @@ def device_facts(device: str) -> DeviceFacts | None:
         return None
     free, total = torch.cuda.mem_get_info()
     foreign = total - free - torch.cuda.memory_reserved()
-    return DeviceFacts(total / _GIB, free / _GIB, max(0.0, foreign / _GIB), foreign_processes(_compute_pids()))
+    return DeviceFacts(total / GIB, free / GIB, max(0.0, foreign / GIB), foreign_processes(_compute_pids()))
 
 
 def foreign_processes(pids: list[int] | None) -> tuple[int, ...] | None:

@@ -88,6 +88,15 @@ class WiresFired(Event):
 
 
 @dataclass(frozen=True)
+class WireSilenced(Event):
+    """The baseline that a wire captured in `step` puts its `line` where no reading can be beyond it."""
+
+    step: int
+    wire: str
+    line: float
+
+
+@dataclass(frozen=True)
 class CheckpointSaved(Event):
     """A checkpoint is complete on disk."""
 

@@ -2,7 +2,7 @@
 
 In: a policy with its surface, constants, one observation, and what a probe of two episodes took. Out: frozen records
 and plain sums. Activations are measured by a forward and backward pass over a micro-batch of the longest possible rows,
-everything else is counted. Left out: playing the probe and printing (`cli.plan`).
+everything else is counted. Left out: room on the disk (`preflight`), playing the probe and printing (`cli.plan`).
 
 Seconds of a wave are those of its episodes' environments spread over the workers, and of its predicts at the batch that
 a round has. With two groups of slots or more the longer of the two hides the other, as far as there are cores for both;
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from vla_rl.policy.lora import pairs
 from vla_rl.policy.prompt import Observation
+from vla_rl.rl.anchor import AdapterOff, Anchor
 from vla_rl.rl.lessons import Lesson
 from vla_rl.rl.preflight import longest_row
 from vla_rl.rl.settings import RECORDED, UpdateSettings
@@ -29,7 +30,6 @@ from vla_rl.rl.snapshot import Snapshot
 from vla_rl.rl.surfaces import NamedParameters
 from vla_rl.rl.update import Fixed, accumulate_gradient
 from vla_rl.rollout.records import Row
-from vla_rl.rollout.store import row_bytes
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ def memory_bytes(
 ) -> dict[str, int | None]:
     """Bytes of an update: on the policy's device `weights`, `gradients`, `moments`, `activations` (what the graph of a
     micro-batch of longest rows keeps for its backward pass) and `peak` (measured by the device; None on a CPU); in the
-    host's memory `copies` of the surface.
+    host's memory `copies` of the surface, when there are most: while the anchor stands in its place, which is when the
+    live weights lie beside it, and before an update that can be taken back is decided on.
 
     Weights, moments and gradients are as before afterwards. Call it while the optimiser has no state.
 
@@ -123,23 +124,13 @@ def memory_bytes(
         "moments": moments,
         "activations": kept.most,
         "peak": peak,
-        "copies": surface * anchored + (surface + moments) * undoable,
+        "copies": 2 * surface * anchored + (surface + moments) * undoable,
     }
 
 
-def disk_bytes(
-    policy: Any, parameters: NamedParameters, observation: Observation, *, rows: int, waves: int, checkpoints: int
-) -> dict[str, int]:
-    """Bytes of the run's own files at worst: `wave` of `rows` longest rows, `waves` of them that lie there at a time,
-    and `checkpoints` with weights and two moments each.
-
-    Args:
-        rows: of a wave in which every episode is as long as it can be.
-    """
-    cameras, image_px = observation.frames.shape[:2]
-    wave = rows * row_bytes(image_px, cameras, policy.grammar.total, policy.vocabulary)
-    one = 3 * sum(_bytes(p) for _, p in parameters)
-    return {"wave": wave, "waves": waves * wave, "checkpoint": one, "checkpoints": checkpoints * one}
+def copies_anchor(policy: Any, parameters: NamedParameters) -> bool:
+    """Whether the policy at step 0 is kept as a copy of the surface."""
+    return not isinstance(Anchor.of(policy, parameters), AdapterOff)
 
 
 def update_row_seconds(
@@ -177,19 +168,21 @@ class Playing:
 
 
 def step_seconds(
-    probe: Probe, playing: Playing, *, episodes: int, settings: UpdateSettings, kl_rows: int
+    probe: Probe, playing: Playing, *, episodes: int, settings: UpdateSettings, kl_rows: int, kl_beta: float
 ) -> dict[str, float]:
     """Seconds of a step: `rollout_s`, `update_s` and both, `step_s`, if every group teaches.
 
     Args:
         episodes: of a wave.
         kl_rows: rows on which the drift is measured, live and under the anchor.
+        kl_beta: of the configuration: the rows of a wave are scored under the anchor, be it for the loss or for the
+            reward, and that counts as part of the update.
     """
     rows = episodes * probe.replans / probe.episodes
     rollout_s = wave_seconds(probe, playing, episodes=episodes)
     passes_s = rows * probe.update_row_s * settings.epochs
     scored = 2 * min(kl_rows, rows) if kl_rows else 0.0
-    scored += rows * (settings.epochs > 1 and settings.old_logp != RECORDED) + rows * bool(settings.objective.kl_beta)
+    scored += rows * (settings.epochs > 1 and settings.old_logp != RECORDED) + rows * bool(kl_beta)
     update_s = passes_s + scored * probe.score_row_s
     return {"rollout_s": rollout_s, "update_s": update_s, "step_s": rollout_s + update_s}
 

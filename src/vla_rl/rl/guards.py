@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from vla_rl.config.schema import BudgetConfig, TripwiresConfig
@@ -29,13 +29,14 @@ from vla_rl.rl.wires import (
     judge_update,
     judge_wave,
     projected_pace,
+    silent_line,
 )
 from vla_rl.rollout.events import EpisodeDone, Event, PredictRound
 from vla_rl.rollout.wave import Wave
 
 WORDS = {
     "strikes": "a reset touched the boat",
-    "non_finite": "the loss is not finite",
+    "non_finite": "the loss or the gradient is not finite",
     "collapse": "the groups have no spread",
     "knockaway": "too many episodes knock the boat away",
     "setback": "too many episodes set the boat back",
@@ -81,7 +82,7 @@ class Guards:
     def __init__(
         self, tripwires: TripwiresConfig, budget: BudgetConfig, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._wires, self._budget = _copied(tripwires), _copied(budget)
+        self._wires, self._budget = TripwiresConfig(**asdict(tripwires)), BudgetConfig(**asdict(budget))
         self._state, self._clock = WireState(), clock
         self._first: dict[int, float] | None = None
         self._paced: list[Firing] = []  # of this step, whose wave may be played in several parts
@@ -139,10 +140,14 @@ class Guards:
             self._state = state
         return firings
 
+    def silenced(self) -> float | None:
+        """The line of the wire `knockaway` if the baseline that it captured put it where no share can be above."""
+        return silent_line(self._wires, self._state)
+
     def after_update(self, update: UpdateResult, drift: Drift | None, spent: Spent) -> list[Firing]:
         """Judge an update that was tried; the policy has moved already unless the update was skipped or undone."""
         facts = UpdateFacts(
-            loss_finite=update.loss_finite,
+            finite=update.finite,
             anchor_kl=drift.anchor_kl if drift and not update.rolled_back else None,
             entropy=update.entropy,
             clip_fraction=update.ratios["clip_fraction"],
@@ -241,11 +246,6 @@ def refuse_tripped(rows: Iterable[Mapping[str, Any]], where: str) -> None:
         fired = [Firing(**firing) for firing in row.get("tripwires", ())]
         if any(firing.armed and firing.wire not in RESUMABLE for firing in fired):
             raise stopped(row["step"], fired, where)
-
-
-def _copied[Section: (TripwiresConfig, BudgetConfig)](section: Section) -> Section:
-    kind = TripwiresConfig if isinstance(section, TripwiresConfig) else BudgetConfig
-    return kind(**{field.name: getattr(section, field.name) for field in fields(kind)})  # type: ignore[return-value]
 
 
 def _number(value: float | None) -> str:

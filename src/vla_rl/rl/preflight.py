@@ -17,6 +17,7 @@ import torch
 
 from vla_rl.errors import MachineError, RolloutError, StoppedRun
 from vla_rl.policy.prompt import Observation
+from vla_rl.rl.device import GIB
 from vla_rl.rl.lessons import BatchLimits, Lesson
 from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.snapshot import Snapshot
@@ -25,8 +26,6 @@ from vla_rl.rl.update import Fixed, accumulate_gradient, in_memory
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import EpisodeSpec, Row
 from vla_rl.rollout.store import row_bytes
-
-_GIB = 2**30
 
 
 def render_canary(pool: Pool, seed: int) -> Observation:
@@ -100,17 +99,30 @@ def check_disk(
     Raises:
         MachineError: too little room.
     """
-    cameras, image_px = observation.frames.shape[:2]
-    a_row = row_bytes(image_px, cameras, policy.grammar.total, policy.vocabulary)
-    a_checkpoint = 3 * sum(p.numel() * p.element_size() for _, p in parameters)  # weights and two moments
-    needed, free = rows * a_row + checkpoints * a_checkpoint, shutil.disk_usage(path).free
+    sizes = disk_bytes(policy, parameters, observation, rows=rows, waves=1, checkpoints=checkpoints)
+    needed, free = sizes["waves"] + sizes["checkpoints"], shutil.disk_usage(path).free
     if free < needed:
         raise MachineError(
-            f"the run may need {needed / _GIB:.2f} GiB of disk and {free / _GIB:.2f} GiB are free",
+            f"the run may need {needed / GIB:.2f} GiB of disk and {free / GIB:.2f} GiB are free",
             where=str(path),
             remedy="free some space, choose another run.dir, or lower checkpoint.keep, checkpoint.every or geometry",
         )
     return needed
+
+
+def disk_bytes(
+    policy: Any, parameters: NamedParameters, observation: Observation, *, rows: int, waves: int, checkpoints: int
+) -> dict[str, int]:
+    """Bytes of the run's own files at worst: `wave` of `rows` longest rows, `waves` of them that lie there at a time,
+    and `checkpoints` with weights and two moments each.
+
+    Args:
+        rows: of a wave in which every episode is as long as it can be.
+    """
+    cameras, image_px = observation.frames.shape[:2]
+    wave = rows * row_bytes(image_px, cameras, policy.grammar.total, policy.vocabulary)
+    one = 3 * sum(p.numel() * p.element_size() for _, p in parameters)
+    return {"wave": wave, "waves": waves * wave, "checkpoint": one, "checkpoints": checkpoints * one}
 
 
 def longest_row(policy: Any, observation: Observation) -> Row:

@@ -6,11 +6,13 @@ here imports torch: this is the dry decomposition to look at before a run is pai
 per token (`loss`).
 
 Every estimator is linear in the reward, so an advantage is the sum of what each term contributes: the term minus its
-own group mean, over the same divisor. A clipped advantage scales the contributions of its episode.
+own group mean, over the same divisor. A clipped advantage scales the contributions of its episode. What a reward pays
+beyond the terms that it names is one more of them, `rest`.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +25,8 @@ from vla_rl.rl.advantage import DROPPED, Advantages, GroupRule, group_advantages
 from vla_rl.rl.reward import Reward
 
 KL_TERM = "kl"  # what `loss.kl_in=reward` took: it belongs to the policies that played, so no price changes it
+REST = "rest"  # what a reward's own terms leave of its total; a reward need not name any
+ROUNDING = 1e-9  # relative, of a sum of terms
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Priced:
     """Episodes of some waves under one price; tuples are in the order of the rows.
 
     Attributes:
-        terms: of each episode, without `total`.
+        terms: of each episode, without `total`; with `rest` where they leave some of it.
         totals: reward of each episode; None cannot be scored.
         successes: whether it succeeded.
         values, kept: its advantage, and whether its group teaches.
@@ -63,6 +67,7 @@ def price(rows: Sequence[Mapping[str, Any]], reward: Reward, rule: GroupRule) ->
         raise UsageError("there are no episodes to price", where="episodes.jsonl", remedy="name a run that has played")
     terms = [_terms(row, reward) for row in rows]
     totals = [t.pop("total") for t in terms]
+    terms = _explained(terms, totals)
     successes = [bool(row["success"]) for row in rows]
     values, kept = [0.0] * len(rows), [False] * len(rows)
     waves: dict[int, Advantages] = {}
@@ -77,7 +82,10 @@ def price(rows: Sequence[Mapping[str, Any]], reward: Reward, rule: GroupRule) ->
             values[index], kept[index] = value, taught
         for group in wave.groups:
             members = [n for n, seed in enumerate(seeds) if seed == group.id and wave.kept[n]]
-            own = _contributions([terms[at[n]] for n in members], [linear.values[n] for n in members], rule.clip)
+            own = _contributions(
+                [terms[at[n]] for n in members], [totals[at[n]] for n in members], [linear.values[n] for n in members],
+                rule.clip,
+            )  # fmt: skip
             for name, parts in own.items():
                 for n, part in zip(members, parts, strict=True):
                     contributions[name][at[n]] = part
@@ -93,9 +101,9 @@ def ledger(priced: Priced) -> dict[str, Any]:
     Returns:
         `episodes`, `successes`, `unscorable`, `reward_mean_cm`, `groups`, `groups_kept`, `groups_dropped` (by reason),
         `groups_mixed` (with both outcomes), `median_group_std_cm` (over all groups), `success_share` (of the positive
-        advantage, what stands on successes), `clipped` (None if nothing can be), and `terms`: by name `mean_cm` over
-        the episodes, `mass` (sum of |contribution| over kept episodes), `mass_share`, and `share`: of the sum of
-        squared advantages what the term accounts for; the shares sum to 1, and one below 0 worked against the rest.
+        advantage, what stands on successes), and `terms`: by name `mean_cm` over the episodes, `mass` (sum of
+        |contribution| over kept episodes), `mass_share`, and `share`: of the sum of squared advantages what the term
+        accounts for; the shares sum to 1, and one below 0 worked against the others.
     """
     groups = [group for wave in priced.waves.values() for group in wave.groups]
     stds = [group.std for group in groups if group.std is not None]
@@ -105,7 +113,7 @@ def ledger(priced: Priced) -> dict[str, Any]:
     mass = sum(masses.values())
     terms = {}
     for name, parts in priced.contributions.items():
-        known = [float(value) for t in priced.terms if (value := t.get(name)) is not None]
+        known = [value for t in priced.terms if (value := t.get(name)) is not None]
         explained = sum(part * value for part, value in zip(parts, priced.values, strict=True))
         terms[name] = {
             "mean_cm": statistics.fmean(known) if known else None,
@@ -170,8 +178,9 @@ def departures(
 
 
 def _terms(row: Mapping[str, Any], reward: Reward) -> dict[str, float | None]:
-    """Terms and `total` of one episode, a recorded cost of distance to the anchor included."""
-    terms: dict[str, float | None] = dict(reward.terms(row))
+    """Terms and `total` of one episode, a recorded cost of distance to the anchor included; None where no number is."""
+    numbers = {name: None if value is None else float(value) for name, value in reward.terms(row).items()}
+    terms = {name: value if value is not None and math.isfinite(value) else None for name, value in numbers.items()}
     cost = row.get(f"reward_{KL_TERM}")
     if cost is None:
         return terms
@@ -179,21 +188,43 @@ def _terms(row: Mapping[str, Any], reward: Reward) -> dict[str, float | None]:
     return {**terms, KL_TERM: cost, "total": None if total is None else total + cost}
 
 
+def _explained(
+    terms: Sequence[dict[str, float | None]], totals: Sequence[float | None]
+) -> list[dict[str, float | None]]:
+    """Terms that sum to the totals: with `rest` in all episodes if those of some leave more than rounding of it."""
+    rests: list[float | None] = []
+    for own, total in zip(terms, totals, strict=True):
+        known = [value for value in own.values() if value is not None]
+        rest = None if total is None else total - math.fsum(known)
+        rests.append(rest if rest is None or abs(rest) > ROUNDING * max(map(abs, (*known, 1.0))) else 0.0)
+    if not any(rests):
+        return list(terms)
+    return [
+        {**own, REST: rest if rest is None else rest + (own.get(REST) or 0.0)}
+        for own, rest in zip(terms, rests, strict=True)
+    ]
+
+
 def _contributions(
-    terms: Sequence[Mapping[str, float | None]], unclipped: Sequence[float], clip: float | None
+    terms: Sequence[Mapping[str, float | None]],
+    totals: Sequence[float | None],
+    unclipped: Sequence[float],
+    clip: float | None,
 ) -> dict[str, Sequence[float]]:
     """What each term contributes to the advantages of one group's scorable episodes; columns sum to the advantages.
 
     Args:
-        unclipped: the advantages before clipping, proportional to the centred rewards.
+        totals: what the terms sum to.
+        unclipped: the advantages before clipping, proportional to the centred totals.
         clip: the bound that they are clipped to, if any.
     """
     if not terms:
         return {}
-    names = list(terms[0])
-    parts_NT = np.array([[t[name] or 0.0 for name in names] for t in terms], dtype=np.float64)
+    names = list(dict.fromkeys(name for t in terms for name in t))
+    parts_NT = np.array([[t.get(name) or 0.0 for name in names] for t in terms], dtype=np.float64)
     parts_NT = parts_NT - parts_NT.mean(axis=0)
-    whole_N, values_N = parts_NT.sum(axis=1), np.array(unclipped)
+    whole_N, values_N = np.array(totals, dtype=np.float64), np.array(unclipped)
+    whole_N = whole_N - whole_N.mean()  # not all 0: a group without spread is dropped
     furthest = int(np.abs(whole_N).argmax())  # an episode near the group's mean would give the divisor from its noise
     scale_N = np.full(len(terms), values_N[furthest] / whole_N[furthest])
     if clip is not None:

@@ -18,8 +18,11 @@ from vla_rl.rollout.records import Row
 
 
 def check_first(policy: Any, rows: Sequence[Row], settings: UpdateSettings, temperature: float) -> float:
-    """Compare the trainer's log-probabilities of freshly sampled rows with the sampler's; the weights are still those
-    that sampled.
+    """Compare the trainer's log-probabilities of sampled rows with the sampler's; the weights are still those that
+    sampled.
+
+    Args:
+        rows: of this launch, as far as there are any.
 
     Returns:
         The largest difference in nats; not a number if the policy is broken, which the update itself reports.

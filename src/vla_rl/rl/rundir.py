@@ -25,6 +25,7 @@ from vla_rl.rollout.files import append_jsonl, dump_json, read_jsonl, repair_jso
 
 CONFIG, MANIFEST, LOCK = "config.yaml", "manifest.json", ".lock"
 TRAIN, EPISODES, EVAL, HEARTBEAT = "train.jsonl", "episodes.jsonl", "eval.jsonl", "heartbeat.json"
+CHECKPOINTS = "checkpoints"
 BASE_DIGEST = "base_policy.sha256"
 HEARTBEAT_EVERY_S = 1.0
 
@@ -90,7 +91,7 @@ class RunDir:
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     def check_base(self, policy_digest: str) -> None:
         """Record the digest of the starting weights at the first launch; compare it at every later one.
@@ -198,6 +199,23 @@ def stored_config(path: Path) -> dict[str, Any]:
         raise UsageError(
             "there is no run to resume here", where=str(path), remedy="run.resume takes the directory of a stopped run"
         ) from None
+
+
+def recorded_base(path: Path) -> str:
+    """Digest of the weights that the run in `path` was started from.
+
+    Raises:
+        IntegrityError: the run does not say.
+    """
+    file = path / BASE_DIGEST
+    try:
+        return file.read_text().strip()
+    except OSError as error:
+        raise IntegrityError(
+            f"the run's record of the weights that it was started from cannot be read: {error.strerror}",
+            where=str(file),
+            remedy="restore the file from a copy of the run",
+        ) from error
 
 
 def _take(path: Path) -> int:

@@ -6,6 +6,7 @@ checkpoint is written and read (`checkpoint`), and what the state means.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,19 @@ from vla_rl.rl import guards, rundir
 from vla_rl.rl.rundir import RunDir
 from vla_rl.rl.surfaces import NamedParameters
 from vla_rl.rollout import store
+from vla_rl.rollout.files import read_jsonl
+
+
+def refuse_ended(run: Path) -> None:
+    """Refuse to go on with a run that one of its own wires has ended, by its files alone.
+
+    Raises:
+        StoppedRun: naming the step and the wire.
+        IntegrityError: the newest checkpoint does not say what its step was like.
+    """
+    newest = ckpt.checkpoints(run / rundir.CHECKPOINTS)[-1:]  # a kill may have kept its row from the file
+    rows = [*read_jsonl(run / rundir.TRAIN), *read_jsonl(run / rundir.EVAL)]
+    guards.refuse_tripped([*rows, *(ckpt.stored_state(path)["row"] for path in newest)], str(run))
 
 
 class SavePoints:
@@ -47,16 +61,10 @@ class SavePoints:
         return step % self._every == 0 or step == self._steps
 
     def restore(self) -> ckpt.Checkpoint | None:
-        """Go back to the newest checkpoint, and drop what was recorded after it.
-
-        Raises:
-            StoppedRun: an armed wire ended the run.
-        """
+        """Go back to the newest checkpoint, and drop what was recorded after it."""
         found = ckpt.checkpoints(self._run_dir.checkpoints)
         loaded = ckpt.load_checkpoint(found[-1]) if found else None
         done = loaded.step if loaded else 0
-        recorded = [*self._run_dir.rows(rundir.TRAIN), *self._run_dir.rows(rundir.EVAL)]
-        guards.refuse_tripped([*recorded, *([loaded.state["row"]] if loaded else [])], str(self._run_dir.path))
         self._run_dir.rewind(done)
         if loaded:
             ckpt.restore(loaded, self._parameters, self._optimizer)

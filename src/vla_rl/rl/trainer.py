@@ -21,14 +21,14 @@ Safe against `kill -9`: an episode is on disk when it ends, an update when its c
 what was recorded later than the checkpoint is dropped and done again, bit for bit on a CPU.
 
 How a wave is played: `waves`. What may stop a run: gates before the first wave (`gates`), tripwires and budget while it
-runs (`guards`).
+runs (`guards`). How it ends, and what is kept then: `endings`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -42,26 +42,29 @@ from vla_rl.config.schema import (
     OptimConfig,
     TripwiresConfig,
 )
-from vla_rl.errors import ConfigError, OutOfMemory, StoppedRun
+from vla_rl.errors import ConfigError, OutOfMemory
 from vla_rl.policy.sampler import REFERENCE
 from vla_rl.rl import events, guards, preflight, rundir
 from vla_rl.rl.account import Account
 from vla_rl.rl.advantage import Advantages
 from vla_rl.rl.anchor import Anchor
+from vla_rl.rl.device import GIB
 from vla_rl.rl.drift import Drift, measure, sample_rows
+from vla_rl.rl.endings import Endings
 from vla_rl.rl.gates import GateResult, Gates
 from vla_rl.rl.guards import Guards
 from vla_rl.rl.loss import TokenLoss, grpo_loss
 from vla_rl.rl.plan import Counters, Geometry, Outcome
 from vla_rl.rl.pricing import KlCost, Pricing
 from vla_rl.rl.promise import Promise
+from vla_rl.rl.pulse import Pulse
 from vla_rl.rl.reward import Reward
 from vla_rl.rl.rowchecks import check_first
 from vla_rl.rl.rundir import RunDir
-from vla_rl.rl.savepoints import SavePoints
+from vla_rl.rl.savepoints import SavePoints, refuse_ended
 from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.snapshot import Snapshot
-from vla_rl.rl.summary import Evaluation, Terms, episode_rows, mixed_groups_frac, stopped_row, train_row
+from vla_rl.rl.summary import Evaluation, Terms, episode_rows, mixed_groups_frac, train_row
 from vla_rl.rl.surfaces import Surface
 from vla_rl.rl.trained import check_recorded
 from vla_rl.rl.update import UpdateResult, build_optimizer, grpo_update, no_update
@@ -71,8 +74,6 @@ from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.wave import Wave
 from vla_rl.seeds import check_use
-
-_GIB = 2**30
 
 
 class _OutOfTime(Exception):
@@ -156,11 +157,14 @@ class GrpoTrainer:
         self.gates = gates or Gates(GatesConfig())
         self.account = Account(str(policy.device))
         self.save_points = SavePoints(run_dir, self.parameters, self.optimizer, checkpoint, steps)
-        self._remembered = self.guards.state()
-        self.stage = Stage(
-            policy, sampler, pool, slots, self.geometry, self.pricing, self.guards, self.account, run_dir, self._pulse
+        self.pulse = Pulse(run_dir, steps, self.account)
+        self.endings = Endings(
+            policy, run_dir, self.save_points, self.guards, self.account, self.pulse, lambda event: self.on_event(event)
         )
-        self._at, self._phase, self._started = 0, "starting", time.monotonic()
+        self.stage = Stage(
+            policy, sampler, pool, slots, self.geometry, self.pricing, self.guards, self.account, run_dir, self._watch
+        )
+        self._started = time.monotonic()
 
     def run(self) -> Outcome:
         """Train to the end, or to the first safe point after `max_wall_s`.
@@ -176,44 +180,48 @@ class GrpoTrainer:
             ConfigError: something that this simulator or reward cannot answer, e.g. `geometry.credit=to_go`.
         """
         self._started = time.monotonic()
+        refuse_ended(self.run_dir.path)
         self.account.open()
         self._pass(self.gates.device(self.policy.device))
         self._preflight()
         done = self._restore()
-        self._enter(done, "gates", beat=True)
+        self.pulse.enter(done, "gates", beat=True)
         self.on_event(events.RunStarted(self.run_dir.path, done, self.steps))
         if done == 0:
             seeds, passed = self.geometry.training_seeds(self.steps), self.run_dir.passed_gates()
             self._pass(self.gates.policy(self.sampler, self.pool, seeds, self.slots, passed, self.beat))
         for step in range(done + 1, self.steps + 1):
             if self._out_of_time():
-                return self._end(step - 1, finished=False)
+                return self.endings.end(step - 1, finished=False)
             if step - 1 in self.evaluate_at:
                 self._evaluate(step - 1)
             try:
                 self._step(step, first=step == done + 1)
             except StoppedWave as stopped:
-                raise self._stop_in_wave(step, stopped) from stopped
+                raise self.endings.stopped_in_wave(step, stopped) from stopped
             except _OutOfTime:
                 self.optimizer.zero_grad(set_to_none=True)
-                return self._end(step - 1, finished=False)
+                return self.endings.end(step - 1, finished=False)
         if self._out_of_time():
-            return self._end(self.steps, finished=False)
+            return self.endings.end(self.steps, finished=False)
         self._evaluate(self.steps)
-        return self._end(self.steps, finished=True)
+        return self.endings.end(self.steps, finished=True)
 
     def _step(self, step: int, *, first: bool) -> None:
         """One step; `first` of this launch."""
-        self._enter(step, "rollout")
+        self.pulse.enter(step, "rollout")
         waves = self.stage.step(step)
         wave = waves.first()
         if first:
-            check_first(self.policy, wave.rows, self.settings, self.geometry.temperature)
+            check_first(self.policy, waves.fresh(wave), self.settings, self.geometry.temperature)
         if step == 1:
             self._pass(self.gates.first_wave(mixed_groups_frac(wave.episodes)))
         terms = self.pricing.terms(wave)
         wave, terms, advantages = waves.refill(wave, terms, self.pricing.advantages(step, wave, terms))
+        silent = self.guards.silenced()
         firings, updated = self.guards.before_update(wave, terms, advantages, self.account.spent(wave.episodes)), None
+        if (line := self.guards.silenced()) is not None and silent is None:
+            self.on_event(events.WireSilenced(step, "knockaway", line))
         if not guards.armed(firings):
             updated = self._update(step, wave, advantages)
             firings += self.guards.after_update(*updated[:2], self.account.spent(wave.episodes))
@@ -226,7 +234,7 @@ class GrpoTrainer:
         Raises:
             OutOfMemory: the device's memory does not hold it; the wave is on disk and nothing is recorded.
         """
-        self._enter(step, "update")
+        self.pulse.enter(step, "update")
         started = time.perf_counter()
         try:
             result, drift = self._move(step, wave, advantages)
@@ -248,7 +256,7 @@ class GrpoTrainer:
             temperature=self.geometry.temperature,
             step=step,
             anchor=self.anchor,
-            progress=lambda done, total: self._pulse(events.UpdateProgress(step, done, total)),
+            progress=lambda done, total: self._watch(events.UpdateProgress(step, done, total)),
         )
         self.promise.check(stepped=not result.step_skipped)
         drift = None
@@ -283,32 +291,32 @@ class GrpoTrainer:
         """Episodes first, then the checkpoint, which carries the step's row, then the row: each is redone or
         recovered.
 
-        A step that was not updated, or whose loss was not finite, never gives its name to a checkpoint when it ends the
-        run: what is kept then is the checkpoint before it.
+        A step that was not updated, or whose loss or gradient was not finite, never gives its name to a checkpoint when
+        it ends the run: what is kept then is the checkpoint before it.
         """
         update, drift, update_s = updated or (no_update(), None, 0.0)
         stopping = guards.armed(firings)
         if stopping and not update.moved:
-            self._keep(step - 1)
+            self.endings.keep(step - 1)
         self.account.count(wave, update)
         costs = self.account.costs(wave.wall_s, update_s)
         row = train_row(step, wave, terms, advantages, update, drift, costs, self.geometry.seeds)
         row["tripwires"] = [firing.row() for firing in firings]
         self.run_dir.append(rundir.EPISODES, episode_rows(step, wave, terms, advantages))
-        if update.moved and update.loss_finite if stopping else self.save_points.due(step):
-            row["save_s"] = self._save(step, row, keep_wave=stopping)
+        if update.moved and update.finite if stopping else self.save_points.due(step):
+            row["save_s"] = self.endings.save(step, row, keep_wave=stopping)
         self.run_dir.append(rundir.TRAIN, [row])
-        self._enter(step, "recorded", beat=True)
-        self._remembered = self.guards.state()
+        self.pulse.enter(step, "recorded", beat=True)
+        self.endings.recorded()
         self.on_event(events.StepDone(step, self.steps, row))
-        self._stop_if(step, firings, rundir.TRAIN)
+        self.endings.stop_if(step, firings, rundir.TRAIN)
 
     def _evaluate(self, step: int) -> None:
         """Evaluate unless this step's evaluation is on record already; the first one has to pass the parity gate."""
         if any(row["step"] == step for row in self.run_dir.rows(rundir.EVAL)):
             return self._pass_parity(step)
-        self._stop_if(step, self.guards.over_budget(self.account.spent()), rundir.HEARTBEAT)
-        self._enter(step, "eval", beat=True)
+        self.endings.stop_if(step, self.guards.over_budget(self.account.spent()), rundir.HEARTBEAT)
+        self.pulse.enter(step, "eval", beat=True)
         started = time.perf_counter()
         self.on_event(events.EvalStarted(step))
         result = self.evaluate(step)
@@ -319,7 +327,7 @@ class GrpoTrainer:
         self.run_dir.append(rundir.EPISODES, result.episodes)
         self.run_dir.append(rundir.EVAL, [row])  # last: episodes without this row are dropped at the next resume
         self.on_event(events.EvalDone(step, row))
-        self._stop_if(step, firings, rundir.EVAL)
+        self.endings.stop_if(step, firings, rundir.EVAL)
         self._pass_parity(step)
 
     def _pass_parity(self, step: int) -> None:
@@ -329,7 +337,7 @@ class GrpoTrainer:
             played = [e for e in self.run_dir.rows(rundir.EPISODES) if e["phase"] == "eval" and e["step"] == 0]
             self._pass(self.gates.first_evaluation(Evaluation(row, tuple(played)), self.run_dir.passed_gates()))
 
-    # -------------------------------------------------------------------------------------- start, save, stop, account
+    # --------------------------------------------------------------------------------------------- how a launch begins
     def _preflight(self) -> None:
         started = time.perf_counter()
         observation = preflight.render_canary(self.pool, self.geometry.train_seed_base)
@@ -344,9 +352,9 @@ class GrpoTrainer:
             )
         except torch.OutOfMemoryError as error:
             raise self._no_memory("an update on the longest possible rows") from error
-        measured = {"longest_row_tokens": tokens, "disk_needed_gib": needed / _GIB}
+        measured = {"longest_row_tokens": tokens, "disk_needed_gib": needed / GIB}
         self.run_dir.record_gate(GateResult("preflight", True, measured, {}).row())
-        self.on_event(events.PreflightDone(tokens, needed / _GIB, time.perf_counter() - started))
+        self.on_event(events.PreflightDone(tokens, needed / GIB, time.perf_counter() - started))
 
     def _pass(self, results: Iterable[GateResult]) -> None:
         """Record what gates measure, one after the other, up to the first that is not passed."""
@@ -358,8 +366,8 @@ class GrpoTrainer:
 
     def _restore(self) -> int:
         """Go back to the newest checkpoint; returns the updates it holds."""
-        self.base_digest = self.policy.weights_digest()
-        self.run_dir.check_base(self.base_digest)
+        base_digest = self.policy.weights_digest()
+        self.run_dir.check_base(base_digest)
         loaded = self.save_points.restore()
         if loaded:
             check_recorded(self.policy, loaded)
@@ -367,94 +375,24 @@ class GrpoTrainer:
         self.guards.restore_first(held_out)
         counters = Counters(**loaded.state["counters"]) if loaded else Counters()
         self.account.restore(counters, held_out, self.run_dir.last_heartbeat().get("device_s", 0.0))
-        if loaded is None:
-            return 0
-        self.guards.restore(loaded.state["guards"])
-        self._remembered = self.guards.state()
-        return loaded.step
+        if loaded:
+            self.guards.restore(loaded.state["guards"])
+        self.endings.begin(base_digest)
+        return loaded.step if loaded else 0
 
-    def _keep(self, step: int) -> None:
-        """Write the checkpoint of the last recorded step, if the cadence left it out, before the run ends for whatever
-        reason; the weights are still those after it."""
-        if self.save_points.missing(step):
-            self._save(step, self.run_dir.rows(rundir.TRAIN)[-1], remembered=self._remembered)
-
-    def _save(
-        self, step: int, row: dict[str, Any], *, keep_wave: bool = False, remembered: dict[str, Any] | None = None
-    ) -> float:
-        """Write the checkpoint of a step; returns seconds.
-
-        Args:
-            remembered: the guards' memory after that step, if they have gone on since.
-        """
-        self._enter(step, "save")
-        started = time.perf_counter()
-        state = {
-            "counters": asdict(self.account.counters),
-            "policy_digest": self.policy.weights_digest(),
-            "base_digest": self.base_digest,
-            "adapter": None if self.policy.lora is None else self.policy.lora.body(),
-            "guards": remembered or self.guards.state(),
-        }
-        path = self.save_points.save(step, row, state, keep_wave=keep_wave)
-        self.on_event(events.CheckpointSaved(step, path))
-        return time.perf_counter() - started
-
-    def _stop_in_wave(self, step: int, stopped: StoppedWave) -> StoppedRun:
-        """The end of a run inside a wave."""
-        self._keep(step - 1)
-        row = stopped_row(step, stopped.finished, self.account.costs(stopped.wall_s, 0.0))
-        row["tripwires"] = [firing.row() for firing in stopped.firings]
-        self.run_dir.append(rundir.TRAIN, [row])
-        return self._stopped(step, stopped.firings, rundir.TRAIN)
-
-    def _stop_if(self, step: int, firings: list[Firing], file: str) -> None:
-        """Tell what fired, and end the run if a wire of it is armed."""
-        if guards.armed(firings):
-            if file != rundir.TRAIN:  # between two steps
-                self._keep(step)
-            raise self._stopped(step, firings, file)
-        if firings:
-            self.on_event(events.WiresFired(step, [firing.row() for firing in firings]))
-
-    def _stopped(self, step: int, firings: list[Firing], file: str) -> StoppedRun:
-        self._enter(step, "tripped", beat=True)
-        self.on_event(events.WiresFired(step, [firing.row() for firing in firings]))
-        return guards.stopped(step, firings, str(self.run_dir.path / file))
-
-    def _end(self, step: int, *, finished: bool) -> Outcome:
-        if not finished:
-            self._keep(step)
-        reason = "all steps done" if finished else "run.max_wall_s is reached"
-        self._enter(step, "finished" if finished else "stopped", beat=True)
-        self.on_event(events.RunEnded(step, finished, reason))
-        return Outcome(step, finished, reason, self.account.counters)
-
+    # ---------------------------------------------------------------------------------------- while it works: its time
     def _out_of_time(self) -> bool:
         return self.max_wall_s is not None and time.monotonic() - self._started >= self.max_wall_s
 
-    # ------------------------------------------------------------------------------------------------- what it tells
     def beat(self, event: Event) -> None:
         """Progress of whatever is under way, an evaluation too: into the heartbeat, then to `on_event`."""
-        progress = {}
-        if isinstance(event, PredictRound | events.UpdateProgress):
-            progress = {"done": event.done, "total": event.total}
-        self.run_dir.heartbeat({**self._state(), **progress})
+        self.pulse.beat(event)
         self.on_event(event)
 
-    def _pulse(self, event: Event) -> None:
+    def _watch(self, event: Event) -> None:
         """The same of a wave or an update, which the wall limit may end."""
         self.beat(event)
         if isinstance(event, PredictRound | events.UpdateProgress):
             later = isinstance(event, events.UpdateProgress)  # passes after the first have moved weights already
             if event.done < event.total // (self.settings.epochs if later else 1) and self._out_of_time():
                 raise _OutOfTime
-
-    def _enter(self, step: int, phase: str, *, beat: bool = False) -> None:
-        """What the heartbeat says from now on; `beat`: at once."""
-        self._at, self._phase = step, phase
-        if beat:
-            self.run_dir.heartbeat(self._state(), force=True)
-
-    def _state(self) -> dict[str, Any]:
-        return {"step": self._at, "steps": self.steps, "phase": self._phase, "device_s": self.account.device_s()}

@@ -44,7 +44,8 @@ class UpdateResult:
         rows, tokens: how many went through a gradient pass.
         loss: value of the objective in the last pass (0 on-policy with centred advantages, while the gradient is not);
             None without rows.
-        loss_finite: False where a loss was no number; the wire `non_finite` judges it.
+        loss_finite: False where a loss was no number.
+        finite: False where a loss or gradient was no number, in any pass; the wire `non_finite` judges it.
         grad_norm: total norm before clipping, of the last pass; None without rows or when the loss was not finite.
         step_skipped: the optimiser did not step in some pass: nothing to learn from, or a loss or gradient that was not
             finite.
@@ -62,6 +63,7 @@ class UpdateResult:
     tokens: int
     loss: float | None
     loss_finite: bool
+    finite: bool
     grad_norm: float | None
     step_skipped: bool
     ratios: dict[str, float | None]
@@ -81,7 +83,7 @@ class UpdateResult:
 
 def no_update() -> UpdateResult:
     """The result of a step that has no update."""
-    return UpdateResult(0, 0, None, True, None, True, RatioStats().summary(), None, None, None, None, 0)
+    return UpdateResult(0, 0, None, True, True, None, True, RatioStats().summary(), None, None, None, None, 0)
 
 
 @dataclass
@@ -187,6 +189,7 @@ def grpo_update(
         tokens=count,
         loss=sums.loss if finite else None,
         loss_finite=finite,
+        finite=steps == settings.epochs,
         grad_norm=norm if math.isfinite(norm) else None,
         step_skipped=steps < settings.epochs,
         ratios=sums.stats.summary(),

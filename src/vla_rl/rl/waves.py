@@ -30,7 +30,8 @@ Priced = tuple[Wave, list[Terms], Advantages]
 
 
 class StoppedWave(Exception):
-    """An armed wire fired in a wave: what did, how many of its episodes are finished, and how long it was played."""
+    """An armed wire fired in a wave: what did, how many of the step's episodes are finished, and how long this launch
+    has played them."""
 
     def __init__(self, firings: list[Firing], finished: int, wall_s: float) -> None:
         super().__init__(firings)
@@ -79,10 +80,16 @@ class StepWaves:
         self._directory, self._digest = store.wave_dir(stage.run_dir.path, step), stage.policy.weights_digest()
         left = store.read_wave(self._directory)
         self._stored = {e.spec: (e, rows) for e, rows in left if rows[0].policy_digest == self._digest}
+        self._played: set[EpisodeSpec] = set()
+        self._wall_s = 0.0  # of the parts that were played to their end
 
     def first(self) -> Wave:
         """Roll out the step's first wave."""
         return self._play(self._stage.geometry.specs(self._step))
+
+    def fresh(self, wave: Wave) -> list[Row]:
+        """Rows that this launch has sampled; if it took all episodes from disk, those of the launch before."""
+        return [row for row in wave.rows if row.spec in self._played] or list(wave.rows)
 
     def refill(self, wave: Wave, terms: list[Terms], advantages: Advantages) -> Priced:
         """Play fresh seeds in place of groups that were dropped, until enough teach or the step's seeds are used up."""
@@ -104,6 +111,7 @@ class StepWaves:
         def keep(episode: Episode, rows: tuple[Row, ...]) -> None:
             store.write_episode(self._directory, self._step, episode, rows)
             stored[episode.spec] = (episode, rows)
+            self._played.add(episode.spec)
 
         def watch(event: Event) -> None:
             stage.on_event(event)
@@ -123,7 +131,9 @@ class StepWaves:
                 on_episode=keep,
             )
         except Tripped as tripped:
-            raise StoppedWave(tripped.firings, len(stored), time.perf_counter() - started) from tripped
+            wall_s = self._wall_s + time.perf_counter() - started
+            raise StoppedWave(tripped.firings, len(stored), wall_s) from tripped
+        self._wall_s += fresh.wall_s
         episodes = tuple(stored[spec][0] for spec in specs)
         rows = tuple(row for spec in specs for row in stored[spec][1])
         return assemble(episodes, rows, fresh.wall_s, slots=stage.slots, groups=fresh.groups)

@@ -87,7 +87,7 @@ class WaveFacts:
 class UpdateFacts:
     """What an update was like; None where there was nothing to measure."""
 
-    loss_finite: bool
+    finite: bool
     anchor_kl: float | None
     entropy: float | None
     clip_fraction: float | None
@@ -119,10 +119,26 @@ def check_wires(wires: TripwiresConfig, *, kl_rows: int, ratio_moves: bool) -> N
         "kl_stop": ("loss.kl_rows", kl_rows == 0),
         "entropy": (
             "tripwires.entropy_floor_nats, tripwires.entropy_ceiling_nats",
-            wires.entropy_floor_nats is None and wires.entropy_ceiling_nats is None,
+            not wires.entropy_floor_nats and wires.entropy_ceiling_nats is None,  # no entropy is below 0
         ),
         "pace": ("tripwires.pace_episodes_per_min", wires.pace_episodes_per_min is None),
     }
+    normal = wires.knockaway_baseline
+    high = {
+        "knockaway": (
+            "tripwires.knockaway_factor, tripwires.knockaway_baseline",
+            normal is not None and wires.knockaway_factor * normal >= 1,
+        ),
+        "setback": ("tripwires.setback_share", wires.setback_share >= 1),
+        "clip": ("tripwires.clip_share", wires.clip_share >= 1),
+    }
+    for wire, (keys, beyond) in high.items():
+        if getattr(wires, wire) != OFF and beyond:
+            raise ConfigError(
+                f"the wire {wire} cannot fire: no share is above a line of 1 or more",
+                where=keys,
+                remedy=f"lower the line, or tripwires.{wire}=off",
+            )
     for wire, (keys, missing) in mute.items():
         if getattr(wires, wire) != OFF and missing:
             raise ConfigError(
@@ -134,6 +150,14 @@ def check_wires(wires: TripwiresConfig, *, kl_rows: int, ratio_moves: bool) -> N
             where="tripwires.clip, loss.old_logp, loss.epochs",
             remedy="use loss.old_logp=recorded or loss.epochs=2, or tripwires.clip=off",
         )
+
+
+def silent_line(wires: TripwiresConfig, state: WireState) -> float | None:
+    """The line of `knockaway` if its captured baseline puts it at 1 or more, where it cannot fire; else None."""
+    if wires.knockaway == OFF or wires.knockaway_baseline is not None or state.knockaway_baseline is None:
+        return None
+    line = wires.knockaway_factor * state.knockaway_baseline
+    return line if line >= 1 else None
 
 
 def judge_wave(wires: TripwiresConfig, state: WireState, facts: WaveFacts) -> tuple[WireState, list[Firing]]:
@@ -167,7 +191,7 @@ def judge_update(wires: TripwiresConfig, state: WireState, facts: UpdateFacts) -
         wires,
         state,
         [
-            _Reading("non_finite", not facts.loss_finite, None, None),
+            _Reading("non_finite", not facts.finite, None, None),
             _above_line("kl_stop", facts.anchor_kl, wires.kl_stop_nats),
             _Reading("entropy", too_low or too_high, entropy, floor if too_low else ceiling),
             _above_line("clip", facts.clip_fraction, wires.clip_share),

@@ -14,7 +14,7 @@ PARITY_SUCCESSES, PARITY_INTERACTED = 2, 0.30
 @dataclass
 class TripwiresConfig:
     strikes: str = key("off", "a reset that touched the boat", choices=MODES)
-    non_finite: str = key("armed", "a loss that is not finite", choices=MODES)
+    non_finite: str = key("armed", "a loss or gradient that is not finite", choices=MODES)
     collapse: str = key("off", "groups without spread, wave after wave", choices=MODES)
     collapse_std_cm: float = key(0.05, "the median group's spread (population std, cm) counts below this", at_least=0)
     collapse_waves: int = key(3, "consecutive waves until the wire fires", at_least=1)

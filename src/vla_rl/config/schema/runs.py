@@ -53,7 +53,7 @@ class GeometryConfig:
     draws: int = key(8, "draws (episodes) per seed", at_least=2)
     temperature: float = key(1.0, "sampling temperature of the training rollouts", above=0)
     train_seed_base: int = key(
-        200000, "first training seed; step k uses base + k * seeds * (1 + refill) and the following", at_least=0
+        200000, "first training seed; step k uses base + (k - 1) * seeds * (1 + refill) and the following", at_least=0
     )
     refill: int = key(
         0, "at most this many further waves a step, of fresh seeds in place of groups that were dropped", at_least=0
