@@ -152,8 +152,10 @@ def acting_pairs(model: nn.Module) -> list[Pair]:
 
 @contextmanager
 def switched_off(model: nn.Module) -> Iterator[None]:
-    """The network without its adapter for as long as the block runs; nothing is copied."""
-    wrapped: list[Any] = [module for module in model.modules() if _is_wrapped(module)]
+    """The network without its adapter for as long as the block runs; nothing is copied. Pairs that were off before stay
+    off, and those that were frozen stay frozen: peft would thaw them."""
+    wrapped: list[Any] = [module for module in model.modules() if _is_wrapped(module) and not _is_off(module)]
+    halves = [(half, half.requires_grad) for module in wrapped for half in _halves(module)[:2]]
     try:
         for module in wrapped:
             module.enable_adapters(False)
@@ -161,6 +163,8 @@ def switched_off(model: nn.Module) -> Iterator[None]:
     finally:
         for module in wrapped:
             module.enable_adapters(True)
+        for half, trained in halves:
+            half.requires_grad_(trained)
 
 
 @torch.no_grad()

@@ -149,7 +149,7 @@ class GrpoTrainer:
         self.optimizer = build_optimizer(self.parameters, optim, surface)
         self.kl_rows, self.trust_region = loss.kl_rows, loss.trust_region
         self.anchor = Anchor.of(policy, self.parameters) if loss.kl_rows or loss.kl_beta else None
-        self.promise = Promise(policy, self.parameters)
+        self.promise = Promise(policy, self.parameters, surface)
         self.pricing = Pricing(reward, self.geometry, KlCost.of(loss, policy, self.anchor, self.settings.limits))
         self.guards = guards or Guards(TripwiresConfig(), BudgetConfig())
         self.guards.check(kl_rows=loss.kl_rows, ratio_moves=self.settings.ratio_moves)
@@ -250,7 +250,7 @@ class GrpoTrainer:
             anchor=self.anchor,
             progress=lambda done, total: self._pulse(events.UpdateProgress(step, done, total)),
         )
-        self.promise.check(stepped=not result.step_skipped)
+        self.promise.check_still()
         drift = None
         if self.anchor is not None and result.rows and result.loss_finite:
             sample = sample_rows(wave.rows, self.kl_rows, step)
@@ -260,6 +260,8 @@ class GrpoTrainer:
         if before is not None and limit is not None and drift is not None and not drift.update_kl <= limit:
             before.put_back()
             result = replace(result, step_skipped=True, rolled_back=True)
+        if result.moved:
+            self.promise.check_moved(self.account.counters.updates_applied + 1)
         return result, drift
 
     def _no_memory(self, what: str) -> OutOfMemory:
