@@ -289,7 +289,7 @@ def test_without_peft_the_surface_names_the_remedy_and_nothing_else_needs_it(mon
 
     monkeypatch.delitem(sys.modules, "peft", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MachineError, match=r"vla-rl\[lora\]") as refused:
+    with pytest.raises(MachineError, match=r"vla-rl\[lora\]', or choose another surface") as refused:
         lora()
     assert refused.value.exit_code == 2
     policy = tiny_policy()
@@ -359,8 +359,9 @@ def test_another_base_another_adapter_and_a_base_that_nothing_names_any_more_are
     path = shutil.copytree(reference[0], tmp_path / "run")
     with pytest.raises(IntegrityError, match="another surface"):
         finish(toy_trainer(path, surface=lora(rank=2)))
-    with pytest.raises(IntegrityError, match="do not give the weights"):
+    with pytest.raises(IntegrityError, match="alpha 8, not 9") as alpha:
         finish(toy_trainer(path, surface=lora(alpha=9.0)))
+    assert "the surface that the run was started with" in str(alpha.value)
     trainer = toy_trainer(path, surface=lora())
     with torch.no_grad():
         trainer.policy.model.lm_head.weight[0, 0] += 1.0

@@ -15,6 +15,7 @@ from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import PolicyConfig
 from vla_rl.errors import EXIT_OK, UsageError
 from vla_rl.paths import BUNDLED
+from vla_rl.rl.rundir import is_run, stored_config
 
 if TYPE_CHECKING:
     from vla_rl.policy.policy import VlaPolicy
@@ -90,13 +91,13 @@ def _source(options: argparse.Namespace) -> tuple[VlaPolicy, dict[str, Any]]:
         UsageError: there is nothing to export, or an option that does not apply.
     """
     spec, directory = options.run, Path(options.run)
-    trained = (directory / "checkpoints").is_dir()
+    trained = is_run(directory)
     for name in ("step", "base", "adapter") if not trained else ("norm_tag", "fast_tokenizer", "joint_frame"):
         if getattr(options, name) not in (None, False):
             kind = "a train run" if not trained else "a policy checkpoint"
             raise UsageError(f"--{name.replace('_', '-')} is for {kind}", where=spec, remedy="leave it away")
     if trained:
-        return _trained(directory, options.step, options.base)
+        return _trained(directory, options)
     sft = directory / "policy"
     if (sft / "config.json").is_file() and (directory / "config.yaml").is_file():
         digest = hashlib.sha256((directory / "config.yaml").read_bytes()).hexdigest()
@@ -121,16 +122,19 @@ def _is_checkpoint(directory: Path) -> bool:
         return False
 
 
-def _trained(run: Path, step: int | None, base: str | None) -> tuple[VlaPolicy, dict[str, Any]]:
-    from vla_rl.rl.rundir import stored_config
-    from vla_rl.rl.trained import TrainedWeights, base_of
+def _trained(run: Path, options: argparse.Namespace) -> tuple[VlaPolicy, dict[str, Any]]:
+    from vla_rl.rl.trained import TrainedWeights, base_of, base_spec
 
-    weights = TrainedWeights.of(run, step)
+    weights = TrainedWeights.of(run, options.step)
+    if options.adapter and weights.checkpoint.state.get("adapter") is None:
+        raise UsageError(
+            "the run trained weights of the policy itself, not an adapter",
+            where=str(run),
+            remedy="leave --adapter away",
+        )
     reader = ConfigReader(stored_config(run))
-    node = reader.component_spec("policy")
-    if base is not None:
-        node["checkpoint"] = base
-    with base_of(None if base else run):
+    node = base_spec(reader, options.base)
+    with base_of(None if options.base else run):
         policy = build(node, {"device": "cpu"}, plugins=reader.plugins, where="policy")
     weights.put_into(policy)
     return policy, {**weights.facts, "base": {"checkpoint": node["checkpoint"], "revision": node.get("revision")}}

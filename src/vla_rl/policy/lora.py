@@ -78,8 +78,11 @@ class Pair:
         yield f"{self.path}.lora_B.{ADAPTER}.weight", self.up
 
 
-def require_peft() -> Any:
+def require_peft(instead: str = "") -> Any:
     """The package.
+
+    Args:
+        instead: what else helps, for the message.
 
     Raises:
         MachineError: it is not installed.
@@ -90,7 +93,7 @@ def require_peft() -> Any:
         raise MachineError(
             "adapters need the package peft, which is not installed",
             where="surface=lora",
-            remedy="pip install 'vla-rl[lora]', or choose another surface",
+            remedy=f"pip install 'vla-rl[lora]'{instead}",
         ) from error
     return peft
 

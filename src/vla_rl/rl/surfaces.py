@@ -103,7 +103,7 @@ class Lora(_AllRows):
                 where="surface.dropout",
                 remedy="use surface.dropout=0",
             )
-        require_peft()
+        require_peft(", or choose another surface")
         self._settings, self._seed = LoraSettings(rank, alpha, tuple(targets)), run_seed
 
     def trainable(self, policy: Any) -> NamedParameters:
