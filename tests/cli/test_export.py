@@ -138,7 +138,7 @@ def test_a_base_that_moved_can_be_named_and_another_one_is_refused(vla_rl, run, 
 def adapted(base, tmp_path_factory):
     """A run on the surface `lora`."""
     directory = tmp_path_factory.mktemp("runs") / "adapted"
-    surface = Lora(rank=4, alpha=8.0, dropout=0.0, targets=LoraConfig().targets, run_seed=0)
+    surface = Lora(rank=4, alpha=8.0, targets=LoraConfig().targets, run_seed=0)
     return directory, train_run(directory, surface, checkpoint=base)
 
 
@@ -216,6 +216,18 @@ def test_a_run_with_an_adapter_exports_merged_and_loads_like_any_other_policy(vl
     assert (apart - merged).abs().max() <= 1e-5
     with switched_off(trained.model):
         assert (log_probabilities(trained) - merged).abs().max() > 1e-3
+
+
+def test_an_export_says_how_much_of_the_adapter_the_number_format_keeps(vla_rl, adapted, base, tmp_path):
+    surface = Lora(rank=4, alpha=8.0, targets=LoraConfig().targets, run_seed=0)
+    train_run(tmp_path / "run", surface, checkpoint=base, dtype="bfloat16")
+    told = vla_rl("export", tmp_path / "run", tmp_path / "short", "--json")
+    kept = json.loads(told.out)["source"]["adapter_kept"]
+    assert 0.5 < kept < 0.99
+    shown = vla_rl("export", tmp_path / "run", tmp_path / "out")
+    assert f"{kept:.1%} of what the adapter adds is left; --adapter writes all of it" in shown.out
+    whole = vla_rl("export", adapted[0], tmp_path / "float32")
+    assert "100.0% of what the adapter adds is left" in whole.out
 
 
 def test_an_adapter_alone_is_what_peft_reads(vla_rl, adapted, base, tmp_path):

@@ -129,6 +129,13 @@ def test_the_run_seed_decides_the_first_a():
     assert all(float(one[n].detach().abs().max()) <= one[n].shape[1] ** -0.5 for n in downs)
 
 
+def test_the_first_a_of_a_projection_is_its_own_whatever_else_gets_a_pair():
+    every, some = (dict(lora(**keys).trainable(tiny_policy())) for keys in ({}, {"targets": ["v_proj", "down_proj"]}))
+    assert len(some) == 8 and all(torch.equal(every[name], half) for name, half in some.items())
+    downs = [half for name, half in every.items() if ".q_proj.lora_A." in name or ".k_proj.lora_A." in name]
+    assert not any(torch.equal(a, b) for i, a in enumerate(downs) for b in downs[:i])
+
+
 @pytest.mark.parametrize("rank", [1, 4, 8, 16])
 def test_trainer_and_sampler_agree_while_the_adapter_moves_and_the_first_ratio_is_one(rows, rank):
     learner = Learner(rows, rank=rank)
@@ -241,11 +248,26 @@ def test_a_merged_adapter_gives_the_same_log_probabilities_to_1e_5(rows):
     apart = log_probabilities(learner.policy, rows, **how)
     with pytest.raises(ConfigError, match="merge it first"):
         learner.policy.save(None)  # type: ignore[arg-type]
-    merge(learner.policy)
+    assert merge(learner.policy) == pytest.approx(1.0, abs=1e-4)
     assert set(learner.policy.model.state_dict()) == names and not hasattr(learner.policy.model, "peft_config")
     merged = log_probabilities(learner.policy, rows, **how)
     assert max(float((a - b).abs().max()) for a, b in zip(apart, merged, strict=True)) <= 1e-5
     assert learner.policy.weights_digest() != tiny_policy().weights_digest()
+
+
+@pytest.mark.parametrize(("added", "kept"), [(1 / 1024, 0.0), (3 / 512, 2 / 3), (1 / 128, 1.0), (0.0, 1.0)])
+def test_what_a_merge_into_bfloat16_keeps_is_told(added, kept):
+    policy = tiny_policy()
+    policy.model.to(torch.bfloat16)
+    lora(rank=1, alpha=1.0, targets=["q_proj"]).trainable(policy)
+    with torch.no_grad():
+        for pair in pairs(policy.model):
+            policy.model.get_submodule(pair.path).get_base_layer().weight.fill_(1.0)  # the next number is 1 + 1/128
+            pair.down.fill_(1.0)
+            pair.up.fill_(added)
+    assert merge(policy) == pytest.approx(kept, abs=1e-12)
+    weight = policy.model.get_submodule("model.language_model.layers.0.self_attn.q_proj").weight
+    assert set(weight.flatten().tolist()) == {1 + (1 / 128 if kept and added else 0)}
 
 
 def test_beside_a_base_in_bfloat16_the_adapter_is_float32_and_the_gap_is_that_of_bfloat16():
@@ -266,9 +288,7 @@ def test_beside_a_base_in_bfloat16_the_adapter_is_float32_and_the_gap_is_that_of
 
 
 # ------------------------------------------------------------------------------------------------------ what is refused
-def test_dropout_unknown_projections_and_a_second_adapter_are_refused_by_name():
-    with pytest.raises(ConfigError, match="dropout 0.1"):
-        lora(dropout=0.1)
+def test_unknown_projections_and_a_second_adapter_are_refused_by_name():
     for targets, message in ((["lm_head"], "no projection 'lm_head'"), ([], "no projection is named")):
         with pytest.raises(ConfigError, match=message) as refused:
             lora(targets=targets).trainable(tiny_policy())

@@ -28,6 +28,8 @@ EXAMPLES = (
     "vla-rl export bundled:tiny_start exported/base",
 )
 
+_MERGED = "rounded to the weights' number format, {:.1%} of what the adapter adds is left; --adapter writes all of it\n"
+
 
 def run(argv: Sequence[str]) -> int:
     """Write the checkpoint and say what is in it; one JSON object with --json."""
@@ -53,7 +55,7 @@ def run(argv: Sequence[str]) -> int:
 
     if policy.lora is not None:
         facts["adapter_digest"] = policy.weights_digest()  # merged, the weights have another
-        merge(policy)
+        facts["adapter_kept"] = merge(policy)
     receipt = export_policy(policy, options.directory, source=facts)
     summary = {
         "directory": str(options.directory), "tensors": len(receipt.tensors), "changed": len(receipt.changed),
@@ -65,7 +67,8 @@ def run(argv: Sequence[str]) -> int:
         print(
             f"{options.directory}: {summary['tensors']} tensors, {summary['changed']} of them changed by training, "
             f"{summary['carried']} carried along from the other head\n"
-            f"check it with: vla-rl checkpoint validate {options.directory}"
+            + (_MERGED.format(kept) if (kept := facts.get("adapter_kept")) is not None else "")
+            + f"check it with: vla-rl checkpoint validate {options.directory}"
         )
     return EXIT_OK
 

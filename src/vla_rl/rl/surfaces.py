@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from vla_rl.errors import ConfigError
 from vla_rl.policy.lora import LoraSettings, attach, pairs, require_peft
 
 NamedParameters = list[tuple[str, nn.Parameter]]
@@ -84,25 +83,16 @@ class Lora(_AllRows):
     Args:
         rank: of every pair.
         alpha: a pair's product counts alpha / rank times.
-        dropout: 0.
         targets: last names of the projections.
         run_seed: decides the first A, as B is zero.
 
     Raises:
-        ConfigError: dropout.
         MachineError: peft is not installed.
     """
 
     allows_decay = True
 
-    def __init__(self, *, rank: int, alpha: float, dropout: float, targets: Sequence[str], run_seed: int) -> None:
-        if dropout:
-            raise ConfigError(
-                f"with dropout {dropout} the trainer would score other policies than the one that sampled, and the "
-                "ratio would be noise",
-                where="surface.dropout",
-                remedy="use surface.dropout=0",
-            )
+    def __init__(self, *, rank: int, alpha: float, targets: Sequence[str], run_seed: int) -> None:
         require_peft(", or choose another surface")
         self._settings, self._seed = LoraSettings(rank, alpha, tuple(targets)), run_seed
 
