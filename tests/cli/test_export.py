@@ -6,6 +6,7 @@ Commands run in this process: none of them touches threads or global state, and 
 import hashlib
 import json
 import shutil
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -53,12 +54,12 @@ def settings(checkpoint, **changes):
     return {**node, **changes}
 
 
-def train_run(path, surface=None, **policy):
+def train_run(path, surface=None, base_digest=None, **policy):
     """A run directory as the trainer leaves it: two steps of a surface (the text stack), without the episodes."""
     node = settings(**policy)
     loaded = load_policy(device="cpu", **{k: v for k, v in node.items() if k != "_target_"})
     run = RunDir.create(path, config={"policy": node, "plugins": []}, manifest={"config_digest": "c" * 64})
-    run.check_base(loaded.weights_digest())
+    run.check_base(began := loaded.weights_digest())
     surface = surface or TextStack()
     parameters = surface.trainable(loaded)
     optimizer = build_optimizer(parameters, OptimConfig(), surface)
@@ -68,7 +69,9 @@ def train_run(path, surface=None, **policy):
             for _, parameter in parameters:
                 parameter += torch.from_numpy(rng.normal(0, 0.01, parameter.shape)).to(parameter.dtype)
         adapter = None if loaded.lora is None else loaded.lora.body()
-        state = {"policy_digest": loaded.weights_digest(), "adapter": adapter}
+        state = {
+            "policy_digest": loaded.weights_digest(), "base_digest": base_digest or began, "adapter": adapter,
+        }  # fmt: skip
         save_checkpoint(run.checkpoints, step, parameters, optimizer, state)
     run.close()
     return loaded
@@ -135,8 +138,55 @@ def test_a_base_that_moved_can_be_named_and_another_one_is_refused(vla_rl, run, 
 def adapted(base, tmp_path_factory):
     """A run on the surface `lora`."""
     directory = tmp_path_factory.mktemp("runs") / "adapted"
-    surface = Lora(rank=4, alpha=8.0, dropout=0.0, targets=LoraConfig().targets, run_seed=0)
+    surface = Lora(rank=4, alpha=8.0, targets=LoraConfig().targets, run_seed=0)
     return directory, train_run(directory, surface, checkpoint=base)
+
+
+def pinned(run, directory):
+    """A copy of a run whose base was a commit on the hub."""
+    config = yaml.safe_load((shutil.copytree(run, directory) / "config.yaml").read_text())
+    config["policy"] |= {"checkpoint": "owner/name", "revision": "a" * 40}
+    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    return directory
+
+
+def test_a_base_from_the_hub_can_be_named_where_it_lies_now(vla_rl, run, adapted, base, tmp_path):
+    done = vla_rl("export", pinned(run[0], tmp_path / "run"), tmp_path / "out", "--base", base, "--json")
+    assert done.returncode == 0 and json.loads(done.out)["source"]["base"]["revision"] is None, done.err
+    source = pinned(adapted[0], tmp_path / "adapted")
+    done = vla_rl("export", source, tmp_path / "adapter", "--adapter", "--base", base)
+    assert done.returncode == 0, done.err
+    named = json.loads((tmp_path / "adapter" / "source.json").read_text())["base"]
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert named == {"checkpoint": str(base), "revision": None}
+    assert (config["base_model_name_or_path"], config["revision"]) == (str(base), None)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_is_told_so(vla_rl, run, adapted, tmp_path):
+    for source, more in ((run[0], []), (adapted[0], ["--adapter"]), (run[0], ["--step", "1"])):
+        early = shutil.copytree(source, tmp_path / f"early{len(list(tmp_path.iterdir()))}")
+        shutil.rmtree(early / "checkpoints")
+        for gone in ("heartbeat.json", "base_policy.sha256"):  # also killed before anything but the start was recorded
+            (early / gone).unlink(missing_ok=True)
+            told = vla_rl("export", early, tmp_path / "never", *more)
+            assert told.returncode == 2 and "has no checkpoint yet" in told.err and f"run.resume={early}" in told.err
+
+
+def test_that_a_run_has_no_adapter_is_told_before_anything_is_loaded(vla_rl, run, tmp_path):
+    told = vla_rl("export", pinned(run[0], tmp_path / "run"), tmp_path / "never", "--adapter", "--base", "/gone")
+    assert told.returncode == 2 and "not an adapter" in told.err and "/gone" not in told.err
+
+
+def test_a_checkpoint_that_names_another_base_than_its_run_is_refused(vla_rl, base, tmp_path):
+    train_run(tmp_path / "run", base_digest="0" * 64, checkpoint=base)
+    told = vla_rl("export", tmp_path / "run", tmp_path / "never")
+    assert told.returncode == 5 and "another base than its run" in told.err
+
+
+def test_without_peft_an_export_does_not_speak_of_other_surfaces(vla_rl, adapted, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    told = vla_rl("export", adapted[0], tmp_path / "never")
+    assert told.returncode == 2 and "vla-rl[lora]" in told.err and "another surface" not in told.err
 
 
 def log_probabilities(policy, model=None):
@@ -166,6 +216,18 @@ def test_a_run_with_an_adapter_exports_merged_and_loads_like_any_other_policy(vl
     assert (apart - merged).abs().max() <= 1e-5
     with switched_off(trained.model):
         assert (log_probabilities(trained) - merged).abs().max() > 1e-3
+
+
+def test_an_export_says_how_much_of_the_adapter_the_number_format_keeps(vla_rl, adapted, base, tmp_path):
+    surface = Lora(rank=4, alpha=8.0, targets=LoraConfig().targets, run_seed=0)
+    train_run(tmp_path / "run", surface, checkpoint=base, dtype="bfloat16")
+    told = vla_rl("export", tmp_path / "run", tmp_path / "short", "--json")
+    kept = json.loads(told.out)["source"]["adapter_kept"]
+    assert 0.5 < kept < 0.99
+    shown = vla_rl("export", tmp_path / "run", tmp_path / "out")
+    assert f"{kept:.1%} of what the adapter adds is left; --adapter writes all of it" in shown.out
+    whole = vla_rl("export", adapted[0], tmp_path / "float32")
+    assert "100.0% of what the adapter adds is left" in whole.out
 
 
 def test_an_adapter_alone_is_what_peft_reads(vla_rl, adapted, base, tmp_path):

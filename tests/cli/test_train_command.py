@@ -252,6 +252,16 @@ def test_a_finished_wave_replays_to_the_bits_that_were_stored(finished, capsys):
     assert told["logp"]["tokens"] == told["masks"]["tokens"] > 0 and told["logp"]["max"] <= 1e-5
 
 
+def test_a_wave_of_a_base_from_the_hub_replays_with_the_base_where_it_lies_now(finished, tmp_path, capsys):
+    directory = copied(finished, tmp_path)
+    config = yaml.safe_load((directory / "config.yaml").read_text())
+    base = config["policy"]["checkpoint"]
+    config["policy"] |= {"checkpoint": "owner/name", "revision": "a" * 40}
+    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    assert main(["replay", str(directory), "--base", base, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["logp"]["max"] <= 1e-5
+
+
 def test_a_changed_mask_and_other_weights_are_named_and_end_with_code_5(finished, tmp_path, capsys):
     directory = copied(finished, tmp_path)
     wave = store.wave_dir(directory, 1)

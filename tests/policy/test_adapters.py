@@ -130,7 +130,7 @@ def rows_of(policy: VlaPolicy, observations: list[Observation]) -> list[Row]:
     ]  # fmt: skip
 
 
-LORA = Lora(rank=4, alpha=8.0, dropout=0.0, targets=LoraConfig().targets, run_seed=0)
+LORA = Lora(rank=4, alpha=8.0, targets=LoraConfig().targets, run_seed=0)
 
 
 @pytest.mark.parametrize("surface", [Full(), TextStack(), PatchOnly(), LORA], ids=lambda s: type(s).__name__)

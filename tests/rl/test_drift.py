@@ -14,7 +14,7 @@ from tiny_policy import tiny_policy
 from vla_rl.config.schema import OptimConfig
 from vla_rl.errors import StoppedRun
 from vla_rl.rl import drift
-from vla_rl.rl.anchor import Anchor
+from vla_rl.rl.anchor import Copied
 from vla_rl.rl.drift import kl_cost_cm, log_probabilities, measure, sample_rows
 from vla_rl.rl.lessons import BatchLimits, micro_batches
 from vla_rl.rl.rowchecks import check_first
@@ -26,7 +26,7 @@ from vla_rl.rl.update import build_optimizer
 def test_the_anchor_is_the_old_policy_for_as_long_as_it_is_installed(rows):
     policy = tiny_policy()
     parameters = TextStack().trainable(policy)
-    anchor, before = Anchor(parameters), policy.weights_digest()
+    anchor, before = Copied(parameters), policy.weights_digest()
     with torch.no_grad():
         for _, parameter in parameters:
             parameter += 0.01
@@ -42,7 +42,7 @@ def test_the_anchor_is_the_old_policy_for_as_long_as_it_is_installed(rows):
 def test_a_policy_that_has_not_moved_is_at_distance_zero_and_one_that_has_is_not(rows):
     policy = tiny_policy()
     parameters = Full().trainable(policy)
-    anchor = Anchor(parameters)
+    anchor = Copied(parameters)
     still = measure(policy, anchor, rows[:6], temperature=TEMPERATURE, limits=BatchLimits(4))
     assert still is not None and still.anchor_kl == 0.0 and still.update_kl < 1e-9 and still.rows == 6
     update(policy, rows, optim=OptimConfig(lr=3e-3), constants=settings(lr=3e-3))
@@ -80,7 +80,7 @@ def test_the_first_epoch_of_several_has_ratio_one_bit_for_bit(rows):
 
 def test_a_kl_term_pulls_back_and_is_zero_at_the_anchor(rows):
     policy = tiny_policy()
-    anchor = Anchor(Full().trainable(policy))
+    anchor = Copied(Full().trainable(policy))
     constants = settings(loss={"kl_beta": 5.0})
     nothing = {spec: 0.0 for spec in SPECS}
     at_home = update(policy, rows, constants=constants, anchor=anchor, advantages=nothing)
@@ -95,7 +95,7 @@ def test_a_kl_term_pulls_back_and_is_zero_at_the_anchor(rows):
 
 def test_the_kl_cost_of_an_episode_is_beta_times_its_summed_estimate(rows):
     policy = tiny_policy()
-    anchor = Anchor(Full().trainable(policy))
+    anchor = Copied(Full().trainable(policy))
     arguments = {"temperature": TEMPERATURE, "limits": BatchLimits(4)}
     still = kl_cost_cm(policy, anchor, rows, beta=2.0, estimator="k1", **arguments)
     assert set(still) == set(SPECS) and max(map(abs, still.values())) < 1e-3

@@ -100,7 +100,7 @@ def test_the_trace_of_an_episode_prices_it_as_its_metrics_do(reference):
 
 def test_with_an_adapter_that_has_moved_trainer_and_sampler_agree_within_1e_5_on_real_pictures(policy, reference):
     adapted = copy.deepcopy(policy)
-    surface = Lora(rank=8, alpha=16.0, dropout=0.0, targets=LoraConfig().targets, run_seed=0)
+    surface = Lora(rank=8, alpha=16.0, targets=LoraConfig().targets, run_seed=0)
     parameters, optim = surface.trainable(adapted), OptimConfig(lr=1e-3, microbatch_rows=4)
     base, optimizer = adapted.weights_digest(), build_optimizer(parameters, optim, surface)
     assert base == policy.weights_digest()

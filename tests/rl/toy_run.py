@@ -34,7 +34,7 @@ REWARD = {"success_bonus": 10.0, "tip_penalty": 2.0, "strike_penalty": 5.0, "pro
 
 def lora(run_seed: int = 0, **keys) -> Lora:
     """The surface with the schema's own targets, small."""
-    return Lora(**{"rank": 4, "alpha": 8.0, "dropout": 0.0, "targets": LoraConfig().targets, **keys}, run_seed=run_seed)
+    return Lora(**{"rank": 4, "alpha": 8.0, "targets": LoraConfig().targets, **keys}, run_seed=run_seed)
 
 
 def open_run(path: Path) -> RunDir:

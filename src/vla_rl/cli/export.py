@@ -15,6 +15,7 @@ from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import PolicyConfig
 from vla_rl.errors import EXIT_OK, UsageError
 from vla_rl.paths import BUNDLED
+from vla_rl.rl.rundir import is_run, stored_config
 
 if TYPE_CHECKING:
     from vla_rl.policy.policy import VlaPolicy
@@ -26,6 +27,8 @@ EXAMPLES = (
     "vla-rl export outputs/sft/20260101T120000Z-1a2b exported/sft --json",
     "vla-rl export bundled:tiny_start exported/base",
 )
+
+_MERGED = "rounded to the weights' number format, {:.1%} of what the adapter adds is left; --adapter writes all of it\n"
 
 
 def run(argv: Sequence[str]) -> int:
@@ -52,7 +55,7 @@ def run(argv: Sequence[str]) -> int:
 
     if policy.lora is not None:
         facts["adapter_digest"] = policy.weights_digest()  # merged, the weights have another
-        merge(policy)
+        facts["adapter_kept"] = merge(policy)
     receipt = export_policy(policy, options.directory, source=facts)
     summary = {
         "directory": str(options.directory), "tensors": len(receipt.tensors), "changed": len(receipt.changed),
@@ -64,7 +67,8 @@ def run(argv: Sequence[str]) -> int:
         print(
             f"{options.directory}: {summary['tensors']} tensors, {summary['changed']} of them changed by training, "
             f"{summary['carried']} carried along from the other head\n"
-            f"check it with: vla-rl checkpoint validate {options.directory}"
+            + (_MERGED.format(kept) if (kept := facts.get("adapter_kept")) is not None else "")
+            + f"check it with: vla-rl checkpoint validate {options.directory}"
         )
     return EXIT_OK
 
@@ -90,13 +94,13 @@ def _source(options: argparse.Namespace) -> tuple[VlaPolicy, dict[str, Any]]:
         UsageError: there is nothing to export, or an option that does not apply.
     """
     spec, directory = options.run, Path(options.run)
-    trained = (directory / "checkpoints").is_dir()
+    trained = is_run(directory)
     for name in ("step", "base", "adapter") if not trained else ("norm_tag", "fast_tokenizer", "joint_frame"):
         if getattr(options, name) not in (None, False):
             kind = "a train run" if not trained else "a policy checkpoint"
             raise UsageError(f"--{name.replace('_', '-')} is for {kind}", where=spec, remedy="leave it away")
     if trained:
-        return _trained(directory, options.step, options.base)
+        return _trained(directory, options)
     sft = directory / "policy"
     if (sft / "config.json").is_file() and (directory / "config.yaml").is_file():
         digest = hashlib.sha256((directory / "config.yaml").read_bytes()).hexdigest()
@@ -121,16 +125,19 @@ def _is_checkpoint(directory: Path) -> bool:
         return False
 
 
-def _trained(run: Path, step: int | None, base: str | None) -> tuple[VlaPolicy, dict[str, Any]]:
-    from vla_rl.rl.rundir import stored_config
-    from vla_rl.rl.trained import TrainedWeights, base_of
+def _trained(run: Path, options: argparse.Namespace) -> tuple[VlaPolicy, dict[str, Any]]:
+    from vla_rl.rl.trained import TrainedWeights, base_of, base_spec
 
-    weights = TrainedWeights.of(run, step)
+    weights = TrainedWeights.of(run, options.step)
+    if options.adapter and weights.checkpoint.state.get("adapter") is None:
+        raise UsageError(
+            "the run trained weights of the policy itself, not an adapter",
+            where=str(run),
+            remedy="leave --adapter away",
+        )
     reader = ConfigReader(stored_config(run))
-    node = reader.component_spec("policy")
-    if base is not None:
-        node["checkpoint"] = base
-    with base_of(None if base else run):
+    node = base_spec(reader, options.base)
+    with base_of(None if options.base else run):
         policy = build(node, {"device": "cpu"}, plugins=reader.plugins, where="policy")
     weights.put_into(policy)
     return policy, {**weights.facts, "base": {"checkpoint": node["checkpoint"], "revision": node.get("revision")}}

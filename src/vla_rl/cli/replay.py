@@ -129,12 +129,12 @@ def _wave(options: argparse.Namespace, reader: ConfigReader) -> dict[str, Any]:
     from vla_rl.config.build import build
     from vla_rl.evals.integrity import check_masks, check_records, rescore, scorable
     from vla_rl.rl.lessons import BatchLimits
-    from vla_rl.rl.trained import base_of, put_weights
+    from vla_rl.rl.trained import base_of, base_spec, put_weights
 
     settings, optim = reader.section("run", RunConfig), reader.section("optim", OptimConfig)
     geometry = Geometry.of(reader.section("geometry", GeometryConfig))
     stored, wanted = store.read_wave(waves[step]), geometry.specs(step)
-    node = reader.component_spec("policy") | ({"checkpoint": options.base} if options.base else {})
+    node = base_spec(reader, options.base)
     device = prepare_torch(settings.device, settings.threads, settings.seed)
     with base_of(None if options.base else options.run):
         policy = build(node, {"device": device}, plugins=reader.plugins, where="policy")

@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn.functional import linear, pad, rms_norm, scaled_dot_product_attention, silu
 
 from vla_rl.policy.cached_forward import answer
-from vla_rl.policy.lora import Projection
+from vla_rl.policy.projection import Projection
 from vla_rl.policy.trunk import VECTOR, block_logits, prompt_embeddings, text_stack
 
 if TYPE_CHECKING:

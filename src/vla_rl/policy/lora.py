@@ -6,7 +6,8 @@ while. B is zero at first, so a fresh adapter leaves the policy what it was. pef
 attached. Left out: which tensors an optimiser gets (`vla_rl.rl.surfaces`), files (`vla_rl.policy.lora_files`).
 
 Adapters are kept apart while the policy samples: what peft's modules compute in the prompt and in the trainer's pass,
-`Projection` computes in one-token steps, by the same operations. Merging before a rollout would round otherwise.
+`vla_rl.policy.projection` computes in one-token steps, by the same operations. Merging before a rollout would round
+otherwise.
 
 Shapes: R rank, D inputs and N outputs of a projection.
 """
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from vla_rl.errors import ConfigError, MachineError
 from vla_rl.seeds import stream
@@ -78,8 +78,11 @@ class Pair:
         yield f"{self.path}.lora_B.{ADAPTER}.weight", self.up
 
 
-def require_peft() -> Any:
+def require_peft(instead: str = "") -> Any:
     """The package.
+
+    Args:
+        instead: what else helps, for the message.
 
     Raises:
         MachineError: it is not installed.
@@ -90,7 +93,7 @@ def require_peft() -> Any:
         raise MachineError(
             "adapters need the package peft, which is not installed",
             where="surface=lora",
-            remedy="pip install 'vla-rl[lora]', or choose another surface",
+            remedy=f"pip install 'vla-rl[lora]'{instead}",
         ) from error
     return peft
 
@@ -99,7 +102,7 @@ def attach(policy: VlaPolicy, settings: LoraSettings, *, seed: int) -> None:
     """Put a fresh pair beside every chosen projection: A uniform within 1/sqrt(D), B zero, both float32.
 
     Args:
-        seed: A depends on it and on the projections' names alone.
+        seed: A of a pair depends on it, on the projection's path and on its shape alone.
 
     Raises:
         ConfigError: the policy carries an adapter already, or the text stack has no projection of a name.
@@ -114,12 +117,11 @@ def attach(policy: VlaPolicy, settings: LoraSettings, *, seed: int) -> None:
     policy.lora = settings
     found = pairs(model)
     assert [pair.path for pair in found] == chosen, "peft has wrapped other modules than those chosen"
-    rng = stream("lora", seed)
     for pair in found:
         for half in (pair.down, pair.up):
             half.data = half.data.float()
         width = pair.down.shape[1]
-        drawn = rng.uniform(-1.0, 1.0, tuple(pair.down.shape)) / width**0.5
+        drawn = stream(f"lora {pair.path}", seed).uniform(-1.0, 1.0, tuple(pair.down.shape)) / width**0.5
         pair.down.data.copy_(torch.from_numpy(drawn))
         pair.up.data.zero_()
 
@@ -135,8 +137,8 @@ def peft_config(policy: VlaPolicy, settings: LoraSettings, **more: Any) -> Any:
 
 def pairs(model: nn.Module) -> list[Pair]:
     """The adapter's pairs, by path; none of a network without one."""
-    wrapped = sorted((path, module) for path, module in model.named_modules() if _is_wrapped(module))
-    return [Pair(path, *_halves(module)) for path, module in wrapped]
+    wrapped = sorted((path, module) for path, module in model.named_modules() if is_wrapped(module))
+    return [Pair(path, *halves(module)) for path, module in wrapped]
 
 
 def plain_state(model: nn.Module) -> dict[str, Tensor]:
@@ -145,15 +147,32 @@ def plain_state(model: nn.Module) -> dict[str, Tensor]:
     return {name.replace(_INNER, "."): value for name, value in model.state_dict().items() if name not in own}
 
 
+def is_wrapped(module: nn.Module) -> bool:
+    """Whether peft has put a pair beside this projection; asked without importing peft."""
+    return hasattr(module, "lora_A") and hasattr(module, "base_layer")
+
+
+def is_off(module: Any) -> bool:
+    """Whether a wrapped projection leaves its pair out for now."""
+    return bool(module.disable_adapters)
+
+
+def halves(module: Any) -> tuple[nn.Parameter, nn.Parameter, float]:
+    """A, B and scale of a wrapped projection."""
+    return module.lora_A[ADAPTER].weight, module.lora_B[ADAPTER].weight, float(module.scaling[ADAPTER])
+
+
 def acting_pairs(model: nn.Module) -> list[Pair]:
     """Those that make a difference: not switched off, and B is not zero."""
-    return [pair for pair in pairs(model) if not _is_off(model.get_submodule(pair.path)) and bool(pair.up.any())]
+    return [pair for pair in pairs(model) if not is_off(model.get_submodule(pair.path)) and bool(pair.up.any())]
 
 
 @contextmanager
 def switched_off(model: nn.Module) -> Iterator[None]:
-    """The network without its adapter for as long as the block runs; nothing is copied."""
-    wrapped: list[Any] = [module for module in model.modules() if _is_wrapped(module)]
+    """The network without its adapter for as long as the block runs; nothing is copied. Pairs that were off before stay
+    off, and those that were frozen stay frozen: peft would thaw them."""
+    wrapped: list[Any] = [module for module in model.modules() if is_wrapped(module) and not is_off(module)]
+    flags = [(half, half.requires_grad) for module in wrapped for half in halves(module)[:2]]
     try:
         for module in wrapped:
             module.enable_adapters(False)
@@ -161,20 +180,32 @@ def switched_off(model: nn.Module) -> Iterator[None]:
     finally:
         for module in wrapped:
             module.enable_adapters(True)
+        for half, trained in flags:
+            half.requires_grad_(trained)
 
 
 @torch.no_grad()
-def merge(policy: VlaPolicy) -> None:
-    """Make the adapter part of the weights, W + scale B A in their own number format, and take it off."""
+def merge(policy: VlaPolicy) -> float:
+    """Make the adapter part of the weights, W + scale B A in their own number format, and take it off.
+
+    Returns:
+        Which share of scale B A survives the rounding to that format: 1 - |rounded - exact| / |scale B A|, norms over
+        all pairs. bfloat16 keeps 8 bits of W and drops what is smaller.
+    """
+    lost = whole = 0.0
     for pair in pairs(policy.model):
         parent, _, name = pair.path.rpartition(".")
         wrapped: Any = policy.model.get_submodule(pair.path)
         base = wrapped.get_base_layer()
-        base.weight.copy_(base.weight.to(pair.up.dtype) + pair.up @ pair.down * pair.scale)
+        product, before = pair.up @ pair.down * pair.scale, base.weight.double()
+        base.weight.copy_(base.weight.to(pair.up.dtype) + product)
+        lost += float((base.weight.double() - before - product).square().sum())
+        whole += float(product.double().square().sum())
         setattr(policy.model.get_submodule(parent), name, base)
     if policy.lora is not None:
         del policy.model.peft_config
     policy.lora = None
+    return 1.0 - (lost / whole) ** 0.5 if whole else 1.0
 
 
 def check_merged(policy: VlaPolicy, where: str) -> None:
@@ -189,47 +220,6 @@ def check_merged(policy: VlaPolicy, where: str) -> None:
             where=where,
             remedy="merge it first (vla_rl.policy.lora.merge)",
         )
-
-
-@dataclass(frozen=True)
-class Projection:
-    """Projections of one input side by side, with what an adapter adds to each.
-
-    The weights may be one matrix: a product rounds alike however many outputs it has. Those of rank 4 and 8 do not, so
-    every pair has products of its own, and the result is that of the modules bit for bit on a CPU.
-
-    Attributes:
-        weight: [N, D], of all of them.
-        adapters: outputs of each, with A, B and scale, or None where it has no pair; empty if none has.
-    """
-
-    weight: Tensor
-    adapters: tuple[tuple[int, tuple[Tensor, Tensor, float] | None], ...]
-
-    @classmethod
-    def of(cls, *modules: Any) -> Projection:
-        """As the modules are now."""
-        weights = [module.weight for module in modules]
-        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
-        halves = [_halves(module) if _is_wrapped(module) and not _is_off(module) else None for module in modules]
-        if not any(halves):
-            return cls(weight, ())
-        return cls(weight, tuple((m.weight.shape[0], half) for m, half in zip(modules, halves, strict=True)))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """[rows, D] -> [rows, N], in the number format of the weights."""
-        out = linear(x, self.weight)
-        if not self.adapters:
-            return out
-        parts = out.split([outputs for outputs, _ in self.adapters], dim=1)
-        return torch.cat([_adapted(x, part, half) for part, (_, half) in zip(parts, self.adapters, strict=True)], dim=1)
-
-
-def _adapted(x: Tensor, out: Tensor, half: tuple[Tensor, Tensor, float] | None) -> Tensor:
-    if half is None:
-        return out
-    down, up, scale = half
-    return (out + linear(linear(x.to(down.dtype), down), up) * scale).to(out.dtype)
 
 
 def _projections(policy: VlaPolicy, targets: tuple[str, ...]) -> list[str]:
@@ -249,17 +239,3 @@ def _projections(policy: VlaPolicy, targets: tuple[str, ...]) -> list[str]:
             remedy=f"it has {', '.join(sorted(by_name))}",
         )
     return sorted(path for name in set(targets) for path in by_name[name])
-
-
-def _is_wrapped(module: nn.Module) -> bool:
-    """Whether peft has put a pair beside this projection; asked without importing peft."""
-    return hasattr(module, "lora_A") and hasattr(module, "base_layer")
-
-
-def _is_off(module: Any) -> bool:
-    return bool(module.disable_adapters)
-
-
-def _halves(module: Any) -> tuple[nn.Parameter, nn.Parameter, float]:
-    """A, B and scale of a wrapped projection."""
-    return module.lora_A[ADAPTER].weight, module.lora_B[ADAPTER].weight, float(module.scaling[ADAPTER])

@@ -7,16 +7,33 @@ the policy as it was is the base with the adapter switched off.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from vla_rl.policy.lora import pairs, switched_off
+from vla_rl.policy.lora import acting_pairs, pairs, switched_off
 from vla_rl.rl.snapshot import Weights
 from vla_rl.rl.surfaces import NamedParameters
 
 
-class Anchor:
+class Anchor(ABC):
+    """The policy of step 0."""
+
+    @staticmethod
+    def of(policy: Any, parameters: NamedParameters) -> Anchor:
+        """The anchor of a run that is about to begin; a copy, unless all that can move is an adapter that does nothing
+        yet."""
+        added = {name for pair in pairs(policy.model) for name, _ in pair.named()}
+        fresh = added and added == {name for name, _ in parameters} and not acting_pairs(policy.model)
+        return AdapterOff(policy) if fresh else Copied(parameters)
+
+    @abstractmethod
+    def installed(self) -> AbstractContextManager[None]:
+        """The anchor's weights while the block runs, then the live ones again, bit for bit."""
+
+
+class Copied(Anchor):
     """A copy of a surface's weights.
 
     Args:
@@ -26,15 +43,8 @@ class Anchor:
     def __init__(self, parameters: NamedParameters) -> None:
         self._parameters, self._weights = parameters, Weights(parameters)
 
-    @staticmethod
-    def of(policy: Any, parameters: NamedParameters) -> Anchor:
-        """The anchor of a run that is about to begin; a copy, unless all that can move is a fresh adapter."""
-        added = {name for pair in pairs(policy.model) for name, _ in pair.named()}
-        return AdapterOff(policy) if added and added == {name for name, _ in parameters} else Anchor(parameters)
-
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """The anchor's weights while the block runs, then the live ones again, bit for bit."""
         live = Weights(self._parameters)
         try:
             self._weights.put_back()
@@ -55,7 +65,5 @@ class AdapterOff(Anchor):
     def __init__(self, policy: Any) -> None:
         self._policy = policy
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        with switched_off(self._policy.model):
-            yield
+    def installed(self) -> AbstractContextManager[None]:
+        return switched_off(self._policy.model)

@@ -1,14 +1,16 @@
 """What a surface promises, held against what updates did.
 
-In: a policy and its trainable parameters, before the first update and after each. Out: nothing, or the weight that
-breaks the promise: one outside the surface that is no longer what it was, bit for bit, or a tensor of an adapter that
-has stayed where it was for two updates (B moves in the first; A has no gradient while B is zero). Weights of a network
-may move or not: some are in no forward pass. Left out: rows inside a tensor.
+In: a policy and its surface, before the first update and after each. Out: nothing, or the weight that breaks the
+promise: one outside the surface, or a row outside the surface's rows, that is no longer what it was, bit for bit; or a
+tensor of an adapter that has stayed where it was for two updates (B moves in the first; A has no gradient while B is
+zero). Weights of a network may move or not: some are in no forward pass.
+
+Nothing is copied: what must not move is hashed once, and again after every update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +18,7 @@ from torch import Tensor
 from vla_rl.errors import IntegrityError
 from vla_rl.policy.lora import pairs
 from vla_rl.policy.weightfiles import tensor_sha256
-from vla_rl.rl.surfaces import NamedParameters
+from vla_rl.rl.surfaces import NamedParameters, Surface
 
 _UPDATES = 2
 
@@ -25,28 +27,27 @@ class Promise:
     """The surface of a run.
 
     Args:
-        policy: as it is now.
+        policy: as the run begins.
         parameters: what may move.
+        surface: says which rows of them.
     """
 
-    def __init__(self, policy: Any, parameters: NamedParameters) -> None:
+    def __init__(self, policy: Any, parameters: NamedParameters, surface: Surface) -> None:
         declared = {id(parameter) for _, parameter in parameters}
         state: dict[str, Tensor] = policy.model.state_dict(keep_vars=True)
         self._frozen = {name: tensor for name, tensor in state.items() if id(tensor) not in declared}
+        if (rows := surface.moving_rows(policy)) is not None:
+            self._frozen |= dict(_outside(parameters, rows))
         self._added = {
             name: half for pair in pairs(policy.model) for name, half in pair.named() if id(half) in declared
         }
-        self._before, self._still = _digests(self._frozen), _digests(self._added)
-        self._updates = 0
+        self._before, self._fresh = _digests(self._frozen), _digests(self._added)
 
-    def check(self, *, stepped: bool) -> None:
-        """After an update.
-
-        Args:
-            stepped: the optimiser did step.
+    def check_still(self) -> None:
+        """After an update, also one that is undone later.
 
         Raises:
-            IntegrityError: naming the first weight that should not have moved, or should have.
+            IntegrityError: naming the first weight that should not have moved.
         """
         moved = [name for name, digest in _digests(self._frozen).items() if digest != self._before[name]]
         if moved:
@@ -55,16 +56,32 @@ class Promise:
                 where="surface",
                 remedy="nothing of this step was saved; a surface or loss of your own may write to them",
             )
-        self._updates += stepped
-        if stepped and self._updates == _UPDATES:
-            now = _digests(self._added)
-            still = [name for name, digest in self._still.items() if now[name] == digest]
-            if still:
-                raise IntegrityError(
-                    f"{len(still)} tensors of the adapter have not moved in {_UPDATES} updates, first {still[0]}",
-                    where="surface.targets",
-                    remedy="leave out projections that the policy's forward pass does not use",
-                )
+
+    def check_moved(self, updates: int) -> None:
+        """After an update that lasts.
+
+        Args:
+            updates: that the run has made with this one, in all of its launches.
+
+        Raises:
+            IntegrityError: naming the first tensor of the adapter that should have moved.
+        """
+        if updates != _UPDATES:
+            return
+        still = [name for name, digest in _digests(self._added).items() if digest == self._fresh[name]]
+        if still:
+            raise IntegrityError(
+                f"{len(still)} tensors of the adapter have not moved in {_UPDATES} updates, first {still[0]}",
+                where="surface.targets",
+                remedy="leave out projections that the policy's forward pass does not use",
+            )
+
+
+def _outside(parameters: NamedParameters, rows: slice) -> Iterator[tuple[str, Tensor]]:
+    """What lies above and below the rows, as views."""
+    for name, parameter in parameters:
+        yield f"{name}, rows before {rows.start}", parameter.detach()[: rows.start]
+        yield f"{name}, rows from {rows.stop}", parameter.detach()[rows.stop :]
 
 
 def _digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:

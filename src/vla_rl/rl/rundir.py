@@ -187,6 +187,11 @@ class RunDir:
             self._lock = -1
 
 
+def is_run(path: Path) -> bool:
+    """Whether a train run was started in `path`; it may not have come to its first checkpoint."""
+    return (path / BASE_DIGEST).is_file() or all((path / name).is_file() for name in (CONFIG, MANIFEST))
+
+
 def stored_config(path: Path) -> dict[str, Any]:
     """The resolved configuration of a run directory.
 

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from vla_rl.errors import ConfigError
 from vla_rl.policy.lora import LoraSettings, attach, pairs, require_peft
 
 NamedParameters = list[tuple[str, nn.Parameter]]
@@ -28,10 +27,21 @@ class Surface(Protocol):
 
     allows_decay: bool
 
-    def trainable(self, policy: Any) -> NamedParameters: ...
+    def trainable(self, policy: Any) -> NamedParameters:
+        """What may move; everything else is frozen."""
+        ...
+
+    def moving_rows(self, policy: Any) -> slice | None:
+        """Which rows of those tensors may move, `start` to `stop`; None: all. The trainer holds the others to it."""
+        ...
 
 
-class Full:
+class _AllRows:
+    def moving_rows(self, policy: Any) -> slice | None:
+        return None
+
+
+class Full(_AllRows):
     """Every weight, the vision tower included."""
 
     allows_decay = True
@@ -40,7 +50,7 @@ class Full:
         return _only(policy.model, lambda name: True)
 
 
-class TextStack:
+class TextStack(_AllRows):
     """The text transformer with its embedding and head; the pictures' tower and projector stay as they are."""
 
     allows_decay = True
@@ -56,13 +66,16 @@ class PatchOnly:
 
     def trainable(self, policy: Any) -> NamedParameters:
         chosen = _only(policy.model, lambda name: name in policy.adapter.token_tables)
-        first = policy.prompt.ids.action_block
         for _, parameter in chosen:
-            _mask_rows(parameter, first, first + policy.vocabulary)
+            _mask_rows(parameter, self.moving_rows(policy))
         return chosen
 
+    def moving_rows(self, policy: Any) -> slice:
+        first = policy.prompt.ids.action_block
+        return slice(first, first + policy.vocabulary)
 
-class Lora:
+
+class Lora(_AllRows):
     """A low-rank pair beside projections of the text stack; every weight of the base stays bit-identical.
 
     Weight decay is allowed: it pulls the pairs towards zero, which is the base.
@@ -70,26 +83,17 @@ class Lora:
     Args:
         rank: of every pair.
         alpha: a pair's product counts alpha / rank times.
-        dropout: 0.
         targets: last names of the projections.
         run_seed: decides the first A, as B is zero.
 
     Raises:
-        ConfigError: dropout.
         MachineError: peft is not installed.
     """
 
     allows_decay = True
 
-    def __init__(self, *, rank: int, alpha: float, dropout: float, targets: Sequence[str], run_seed: int) -> None:
-        if dropout:
-            raise ConfigError(
-                f"with dropout {dropout} the trainer would score other policies than the one that sampled, and the "
-                "ratio would be noise",
-                where="surface.dropout",
-                remedy="use surface.dropout=0",
-            )
-        require_peft()
+    def __init__(self, *, rank: int, alpha: float, targets: Sequence[str], run_seed: int) -> None:
+        require_peft(", or choose another surface")
         self._settings, self._seed = LoraSettings(rank, alpha, tuple(targets)), run_seed
 
     def trainable(self, policy: Any) -> NamedParameters:
@@ -110,10 +114,10 @@ def _only(model: nn.Module, wanted: Any) -> NamedParameters:
     return chosen
 
 
-def _mask_rows(parameter: nn.Parameter, first: int, end: int) -> None:
-    """Zero the gradient outside rows first..end-1 as it arrives, so that norm and optimiser never see it."""
+def _mask_rows(parameter: nn.Parameter, rows: slice) -> None:
+    """Zero the gradient outside the rows as it arrives, so that norm and optimiser never see it."""
     keep = torch.zeros(parameter.shape[0], 1, dtype=torch.bool, device=parameter.device)
-    keep[first:end] = True
+    keep[rows] = True
 
     def masked(gradient: Tensor) -> Tensor:
         return torch.where(keep, gradient, torch.zeros((), dtype=gradient.dtype, device=gradient.device))

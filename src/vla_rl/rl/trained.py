@@ -1,7 +1,7 @@
 """The policy that a training run has arrived at: its base with the surface's weights of a checkpoint.
 
-In: a run directory and a step. Out: the policy with those weights in place, verified against three digests (of the
-stored configuration's base, of the checkpoint's files, of the resulting weights), and facts for a receipt. A checkpoint
+In: a run directory and a step. Out: the policy with those weights in place, verified against the digests of the run's
+base, of the checkpoint's files and its base, and of the resulting weights; and facts for a receipt. A checkpoint
 of an adapter holds the adapter alone; the policy then carries it. Nothing is written.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import ConfigError, IntegrityError, UsageError
 from vla_rl.policy.lora import LoraSettings, attach
 from vla_rl.rl import checkpoint as ckpt
@@ -47,11 +48,17 @@ class TrainedWeights:
         """
         found = {path: int(path.name.removeprefix("step_")) for path in ckpt.checkpoints(run / "checkpoints")}
         chosen = [path for path, number in found.items() if step in (None, number)]
+        if not found:
+            raise UsageError(
+                "the run has no checkpoint yet",
+                where=str(run),
+                remedy=f"let it go on: vla-rl train run.resume={run}; the first follows after checkpoint.every updates",
+            )
         if not chosen:
             raise UsageError(
-                f"the run has no checkpoint{'' if step is None else f' of step {step}'}",
+                f"the run has no checkpoint of step {step}",
                 where=str(run / "checkpoints"),
-                remedy=f"it has those of the steps {', '.join(map(str, found.values()))}" if found else "train first",
+                remedy=f"it has those of the steps {', '.join(map(str, found.values()))}",
             )
         checkpoint = ckpt.load_checkpoint(chosen[-1])
         try:
@@ -89,6 +96,8 @@ def put_weights(policy: Any, base_digest: str, checkpoint: ckpt.Checkpoint | Non
         )
     if checkpoint is None:
         return
+    if checkpoint.state.get("base_digest", base_digest) != base_digest:
+        raise IntegrityError("the checkpoint was trained on another base than its run", where=where)
     if (adapter := checkpoint.state.get("adapter")) is not None:
         attach(policy, LoraSettings.stored(adapter), seed=0)  # what it holds at first is overwritten
     parameters = dict(policy.model.named_parameters())
@@ -100,11 +109,18 @@ def put_weights(policy: Any, base_digest: str, checkpoint: ckpt.Checkpoint | Non
 
 
 def check_recorded(policy: Any, checkpoint: ckpt.Checkpoint) -> None:
-    """Hold a policy with the surface of a checkpoint against the digest that the checkpoint recorded.
+    """Hold a policy with the surface of a checkpoint against the adapter and the digest that the checkpoint recorded.
 
     Raises:
-        IntegrityError: it has another one, so it has another base.
+        IntegrityError: its pairs count differently, or it has another digest, so it has another base.
     """
+    adapter = checkpoint.state.get("adapter")
+    if adapter is not None and policy.lora is not None and policy.lora.alpha != (alpha := adapter["alpha"]):
+        raise IntegrityError(
+            f"the checkpoint's adapter has alpha {alpha:g}, not {policy.lora.alpha:g}",
+            where=str(checkpoint.path),
+            remedy="resume with the surface that the run was started with",
+        )
     recorded = checkpoint.state.get("policy_digest")
     if recorded is not None and policy.weights_digest() != recorded:
         raise IntegrityError(
@@ -112,6 +128,19 @@ def check_recorded(policy: Any, checkpoint: ckpt.Checkpoint) -> None:
             where=str(checkpoint.path),
             remedy="restore the base policy that the run was started from",
         )
+
+
+def base_spec(reader: ConfigReader, elsewhere: str | None) -> dict[str, Any]:
+    """The node of a run's base policy.
+
+    Args:
+        reader: the run's configuration.
+        elsewhere: the directory where the base is now; the commit of a hub id does not go with it.
+    """
+    node = reader.component_spec("policy")
+    if elsewhere is None:
+        return node
+    return {**node, "checkpoint": elsewhere, **({"revision": None} if "revision" in node else {})}
 
 
 @contextmanager

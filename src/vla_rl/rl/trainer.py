@@ -150,7 +150,7 @@ class GrpoTrainer:
         self.optimizer = build_optimizer(self.parameters, optim, surface)
         self.kl_rows, self.trust_region = loss.kl_rows, loss.trust_region
         self.anchor = Anchor.of(policy, self.parameters) if loss.kl_rows or loss.kl_beta else None
-        self.promise = Promise(policy, self.parameters)
+        self.promise = Promise(policy, self.parameters, surface)
         self.pricing = Pricing(reward, self.geometry, KlCost.of(loss, policy, self.anchor, self.settings.limits))
         self.guards = guards or Guards(TripwiresConfig(), BudgetConfig())
         self.guards.check(kl_rows=loss.kl_rows, ratio_moves=self.settings.ratio_moves)
@@ -210,7 +210,7 @@ class GrpoTrainer:
     def _step(self, step: int, *, first: bool) -> None:
         """One step; `first` of this launch."""
         self.pulse.enter(step, "rollout")
-        waves = self.stage.step(step)
+        waves = self.stage.step(step, self.endings.digest)
         wave = waves.first()
         if first:
             check_first(self.policy, waves.fresh(wave), self.settings, self.geometry.temperature)
@@ -246,6 +246,7 @@ class GrpoTrainer:
         scored = zip(wave.episodes, advantages.credit, advantages.kept, strict=True)
         limit = self.trust_region
         before = Snapshot(self.parameters, self.optimizer) if limit is not None else None
+        self.endings.digest = None
         result = grpo_update(
             policy=self.policy,
             parameters=self.parameters,
@@ -258,7 +259,7 @@ class GrpoTrainer:
             anchor=self.anchor,
             progress=lambda done, total: self._watch(events.UpdateProgress(step, done, total)),
         )
-        self.promise.check(stepped=not result.step_skipped)
+        self.promise.check_still()
         drift = None
         if self.anchor is not None and result.rows and result.loss_finite:
             sample = sample_rows(wave.rows, self.kl_rows, step)
@@ -268,6 +269,8 @@ class GrpoTrainer:
         if before is not None and limit is not None and drift is not None and not drift.update_kl <= limit:
             before.put_back()
             result = replace(result, step_skipped=True, rolled_back=True)
+        if result.moved:
+            self.promise.check_moved(self.account.counters.updates_applied + 1)
         return result, drift
 
     def _no_memory(self, what: str) -> OutOfMemory:
@@ -319,7 +322,7 @@ class GrpoTrainer:
         self.pulse.enter(step, "eval", beat=True)
         started = time.perf_counter()
         self.on_event(events.EvalStarted(step))
-        result = self.evaluate(step)
+        result, self.endings.digest = self.evaluate(step), None  # whatever evaluates holds the policy too
         wall_s = time.perf_counter() - started
         self.account.evaluated(result.episodes, wall_s)
         firings = self.guards.after_eval(result.episodes)

@@ -62,9 +62,9 @@ class Stage:
     run_dir: RunDir
     on_event: OnEvent
 
-    def step(self, step: int) -> StepWaves:
-        """The waves of one step, under the weights as they are now."""
-        return StepWaves(self, step)
+    def step(self, step: int, digest: str | None = None) -> StepWaves:
+        """The waves of one step, under the weights as they are now; `digest`: of them, if it is known."""
+        return StepWaves(self, step, digest or self.policy.weights_digest())
 
 
 class StepWaves:
@@ -75,9 +75,9 @@ class StepWaves:
         StoppedWave: from `first` and `refill`, if an armed wire fires; what has ended is on disk.
     """
 
-    def __init__(self, stage: Stage, step: int) -> None:
+    def __init__(self, stage: Stage, step: int, digest: str) -> None:
         self._stage, self._step = stage, step
-        self._directory, self._digest = store.wave_dir(stage.run_dir.path, step), stage.policy.weights_digest()
+        self._directory, self._digest = store.wave_dir(stage.run_dir.path, step), digest
         left = store.read_wave(self._directory)
         self._stored = {e.spec: (e, rows) for e, rows in left if rows[0].policy_digest == self._digest}
         self._played: set[EpisodeSpec] = set()

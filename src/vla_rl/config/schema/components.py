@@ -161,7 +161,6 @@ class LoraConfig:
     _target_: str = "vla_rl.rl.surfaces.Lora"
     rank: int = key(16, "rank of the pair beside every projection", at_least=1)
     alpha: float = key(32.0, "the pair's product counts alpha / rank times", above=0)
-    dropout: float = key(0.0, "0: under dropout the trainer would score another policy than the one that sampled")
     targets: list[str] = key(
         ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
         "projections of the text stack that get a pair, by the last part of their names",

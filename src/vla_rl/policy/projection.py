@@ -1,0 +1,59 @@
+"""Projections of a layer as one-token steps do them: fused, each with what an adapter adds to it.
+
+In: modules of a network, bare or wrapped by peft. Out: a callable on their common input that rounds as the modules do.
+Left out: everything else of a step (`vla_rl.policy.decode`), and what an adapter is (`vla_rl.policy.lora`).
+
+Shapes: D inputs and N outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from vla_rl.policy.lora import halves, is_off, is_wrapped
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Projections of one input side by side, with what an adapter adds to each.
+
+    The weights may be one matrix: a product rounds alike however many outputs it has. Those of rank 4 and 8 do not, so
+    every pair has products of its own, and the result is that of the modules bit for bit on a CPU.
+
+    Attributes:
+        weight: [N, D], of all of them.
+        adapters: outputs of each, with A, B and scale, or None where it has no pair; empty if none has.
+    """
+
+    weight: Tensor
+    adapters: tuple[tuple[int, tuple[Tensor, Tensor, float] | None], ...]
+
+    @classmethod
+    def of(cls, *modules: Any) -> Projection:
+        """As the modules are now."""
+        weights = [module.weight for module in modules]
+        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+        pairs = [halves(module) if is_wrapped(module) and not is_off(module) else None for module in modules]
+        if not any(pairs):
+            return cls(weight, ())
+        return cls(weight, tuple((m.weight.shape[0], half) for m, half in zip(modules, pairs, strict=True)))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[rows, D] -> [rows, N], in the number format of the weights."""
+        out = linear(x, self.weight)
+        if not self.adapters:
+            return out
+        parts = out.split([outputs for outputs, _ in self.adapters], dim=1)
+        return torch.cat([_adapted(x, part, half) for part, (_, half) in zip(parts, self.adapters, strict=True)], dim=1)
+
+
+def _adapted(x: Tensor, out: Tensor, half: tuple[Tensor, Tensor, float] | None) -> Tensor:
+    if half is None:
+        return out
+    down, up, scale = half
+    return (out + linear(linear(x.to(down.dtype), down), up) * scale).to(out.dtype)
