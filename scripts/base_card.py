@@ -60,7 +60,8 @@ def measure(
                 ]
             command = [sys.executable, "-m", "vla_rl.cli.main", "eval", *started, "--video", "none"]
             subprocess.run(command, check=True)
-        summaries[name] = {**json.loads(record.read_text())["summary"], "seeds": seeds}
+        found = json.loads(record.read_text())
+        summaries[name] = {"policy_digest": found["policy"]["digest"], **found["summary"], "seeds": seeds}
     return summaries
 
 

@@ -59,7 +59,7 @@ def train_run(path, surface=None, base_digest=None, **policy):
     node = settings(**policy)
     loaded = load_policy(device="cpu", **{k: v for k, v in node.items() if k != "_target_"})
     run = RunDir.create(path, config={"policy": node, "plugins": []}, manifest={"config_digest": "c" * 64})
-    run.check_base(began := loaded.weights_digest())
+    run.check_base(began := loaded.digest())
     surface = surface or TextStack()
     parameters = surface.trainable(loaded)
     optimizer = build_optimizer(parameters, OptimConfig(), surface)
@@ -70,7 +70,7 @@ def train_run(path, surface=None, base_digest=None, **policy):
                 parameter += torch.from_numpy(rng.normal(0, 0.01, parameter.shape)).to(parameter.dtype)
         adapter = None if loaded.lora is None else loaded.lora.body()
         state = {
-            "policy_digest": loaded.weights_digest(), "base_digest": base_digest or began, "adapter": adapter,
+            "policy_digest": loaded.digest(), "base_digest": base_digest or began, "adapter": adapter,
         }  # fmt: skip
         save_checkpoint(run.checkpoints, step, parameters, optimizer, state)
     run.close()
@@ -97,9 +97,9 @@ def test_a_train_run_exports_to_its_trained_policy_with_a_receipt_and_validates(
     source = json.loads(done.out)["source"]
     assert (source["kind"], source["name"], source["step"]) == ("train-run", "trained", 2)
     assert source["manifest_sha256"] == hashlib.sha256((directory / "manifest.json").read_bytes()).hexdigest()
-    assert source["policy_digest"] == trained.weights_digest() and source["config_digest"] == "c" * 64
+    assert source["policy_digest"] == trained.digest() and source["config_digest"] == "c" * 64
     exported = load_policy(checkpoint=str(tmp_path / "out"), device="cpu", serve_head="ar", task="x")
-    assert exported.weights_digest() == trained.weights_digest()
+    assert exported.digest() == trained.digest()
     checked = vla_rl("checkpoint", "validate", tmp_path / "out", "--json")
     assert checked.returncode == 0 and json.loads(checked.out)["valid"]
     again = vla_rl("export", directory, tmp_path / "out")
@@ -110,7 +110,7 @@ def test_an_earlier_step_can_be_exported_and_a_missing_one_names_those_there_are
     directory, trained = run
     assert vla_rl("export", directory, tmp_path / "out", "--step", "1").returncode == 0
     first = load_policy(checkpoint=str(tmp_path / "out"), device="cpu", serve_head="ar", task="x")
-    assert first.weights_digest() != trained.weights_digest()
+    assert first.digest() != trained.digest()
     missing = vla_rl("export", directory, tmp_path / "never", "--step", "7")
     assert missing.returncode == 2 and "steps 1, 2" in missing.err and not (tmp_path / "never").exists()
 
@@ -209,8 +209,8 @@ def test_a_run_with_an_adapter_exports_merged_and_loads_like_any_other_policy(vl
     told = json.loads(done.out)
     assert told["changed"] == 2 * 4  # of each layer: fused q, k and v, out, fused gate and up, down
     exported = load_policy(checkpoint=str(tmp_path / "out"), device="cpu", serve_head="ar", task="x")
-    assert told["source"]["adapter_digest"] == trained.weights_digest()
-    assert told["source"]["policy_digest"] == exported.weights_digest() != trained.weights_digest()
+    assert told["source"]["adapter_digest"] == trained.digest()
+    assert told["source"]["policy_digest"] == exported.digest() != trained.digest()
     assert vla_rl("checkpoint", "validate", tmp_path / "out").returncode == 0
     apart, merged = log_probabilities(trained), log_probabilities(exported)
     assert (apart - merged).abs().max() <= 1e-5
@@ -241,7 +241,7 @@ def test_an_adapter_alone_is_what_peft_reads(vla_rl, adapted, base, tmp_path):
     wrapped = peft.PeftModel.from_pretrained(bare.model, str(tmp_path / "adapter"))
     assert torch.equal(log_probabilities(bare, wrapped.base_model.model), log_probabilities(trained))
     facts = json.loads((tmp_path / "adapter" / "source.json").read_text())
-    assert facts["policy_digest"] == trained.weights_digest() and facts["base"]["checkpoint"] == str(base)
+    assert facts["policy_digest"] == trained.digest() and facts["base"]["checkpoint"] == str(base)
     refused = vla_rl("checkpoint", "validate", tmp_path / "adapter")
     assert refused.returncode != 0 and "Traceback" not in refused.err
 
@@ -260,7 +260,7 @@ def test_a_run_on_a_release_exports_the_whole_release(vla_rl, tmp_path):
     done = vla_rl("export", tmp_path / "run", tmp_path / "out", "--json")
     assert done.returncode == 0 and json.loads(done.out)["carried"] == 45, done.err
     exported = load_policy(checkpoint=str(tmp_path / "out"), device="cpu", serve_head="ar", task="x")
-    assert exported.weights_digest() == trained.weights_digest()
+    assert exported.digest() == trained.digest()
 
 
 def test_sft_runs_and_policies_are_sources_too_and_anything_else_is_a_usage_error(vla_rl, base, tmp_path):

@@ -33,7 +33,7 @@ def stored(policy):
     with SerialPool(env_spec=spec(), plugins=("toy_world",)) as pool:
         wave = run_wave(
             sampler=tiny_sampler(policy, run_seed=RUN_SEED), pool=pool, specs=specs, temperature=TEMPERATURE, slots=4,
-            policy_digest=policy.weights_digest(),
+            policy_digest=policy.digest(),
         )  # fmt: skip
     return [(e, tuple(r for r in wave.rows if r.spec == e.spec)) for e in wave.episodes]
 
@@ -55,7 +55,7 @@ def scored(policy, rows, rows_at_once=4):
 def test_a_sampled_wave_is_sound_and_scores_the_same_again_at_any_batch(policy, stored):
     masks = check_masks(stored, policy.grammar)
     assert masks["mismatched"] == [] and check_records(stored, RUN_SEED) == []
-    rows, refused = scorable(stored, policy.weights_digest(), [])
+    rows, refused = scorable(stored, policy.digest(), [])
     assert refused == [] and len(rows) == masks["rows"]
     for size in (1, 4):
         told = scored(policy, rows, size)
@@ -108,7 +108,7 @@ def test_other_weights_give_other_log_probabilities(stored):
 
 def test_rows_of_other_weights_are_refused_by_name_and_not_scored(policy, stored):
     copy = damaged(stored, 3, 0, policy_digest="another")
-    rows, refused = scorable(copy, policy.weights_digest(), [])
+    rows, refused = scorable(copy, policy.digest(), [])
     assert refused == ["seed000101_draw01"]
     assert len(rows) == sum(len(r) for _, r in stored) - 1 and all(r.policy_digest != "another" for r in rows)
 

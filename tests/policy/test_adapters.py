@@ -70,8 +70,8 @@ def test_old_ids_and_rows_stay_and_new_rows_depend_on_the_seed_alone(model_dir, 
     after = dict(grafted.model.named_parameters())
     assert len(kept) == len(after) - 2 and all(torch.equal(p, after[n]) for n, p in kept.items())
     torch.manual_seed(99)
-    assert graft(model_dir, codec, stats).weights_digest() == grafted.weights_digest()
-    assert graft(model_dir, codec, stats, seed=1).weights_digest() != grafted.weights_digest()
+    assert graft(model_dir, codec, stats).digest() == grafted.digest()
+    assert graft(model_dir, codec, stats, seed=1).digest() != grafted.digest()
 
 
 def test_the_prompt_holds_every_picture_feature_and_ends_with_the_action_start(grafted: VlaPolicy):
@@ -162,14 +162,14 @@ def test_one_grpo_update_moves_the_surface_alone_and_towards_the_better_rows(
 def test_a_saved_policy_loads_validates_and_exports_bit_for_bit(grafted: VlaPolicy, observations, tmp_path: Path):
     grafted.save(tmp_path / "saved")
     again = load_policy(checkpoint=str(tmp_path / "saved"), device="cpu", serve_head="ar", task=TASK)
-    assert again.weights_digest() == grafted.weights_digest() and again.adapter == grafted.adapter
+    assert again.digest() == grafted.digest() and again.adapter == grafted.adapter
     with torch.no_grad():
         again.model.get_output_embeddings().weight[again.prompt.ids.action_block] += 1.0
     receipt = export_policy(again, tmp_path / "out", source={})
     assert len(receipt.changed) == 1
     assert validate(tmp_path / "out", Sources()).valid
     exported = load_policy(checkpoint=str(tmp_path / "out"), device="cpu", serve_head="ar", task=TASK)
-    assert exported.weights_digest() == again.weights_digest()
+    assert exported.digest() == again.digest()
     for one, other in zip(sample(again, observations), sample(exported, observations), strict=True):
         assert np.array_equal(one.bins, other.bins) and np.array_equal(one.logp, other.logp)
 
@@ -183,7 +183,7 @@ def test_weights_under_names_that_only_the_loader_understands_are_not_exported_u
     assert renamed.keys() != weights.keys()
     save_file(renamed, path, metadata={"format": "pt"})
     again = load_policy(checkpoint=str(tmp_path / "saved"), device="cpu", serve_head="ar", task=TASK)
-    assert again.weights_digest() == policy.weights_digest()
+    assert again.digest() == policy.digest()
     with pytest.raises(refusals.MissingWeights):
         export_policy(again, tmp_path / "out", source={})
     assert not (tmp_path / "out").exists()
@@ -195,7 +195,7 @@ def test_a_tied_head_stays_tied(codec, stats, observations, tmp_path: Path):
     assert len(policy.adapter.token_tables) == 1
     policy.save(tmp_path / "saved")
     again = load_policy(checkpoint=str(tmp_path / "saved"), device="cpu", serve_head="ar", task=TASK)
-    assert again.weights_digest() == policy.weights_digest()
+    assert again.digest() == policy.digest()
     export_policy(again, tmp_path / "out", source={})
     assert validate(tmp_path / "out", Sources()).valid
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vla_rl import paths
@@ -28,6 +29,17 @@ def test_a_base_is_small_float32_and_has_a_card_with_its_commands(name: str) -> 
     assert "vla-rl demos " in card and "vla-rl sft " in card
 
 
+def test_each_base_has_a_digest_of_its_own_though_the_weights_are_the_same() -> None:
+    loaded = [load_policy(checkpoint=f"bundled:{name}", device="cpu", serve_head="ar", task="x") for name in BASES]
+    start, full = loaded
+    assert all((a == b).all() for a, b in zip(start.model.parameters(), full.model.parameters(), strict=True))
+    moved_deg = full.stats.action.low_deg - start.stats.action.low_deg
+    assert np.allclose(moved_deg, [-2.5, 2.5, 0, 0, 0, 0], atol=1e-9)
+    assert start.digest() != full.digest()
+    start.stats = full.stats
+    assert start.digest() == full.digest()
+
+
 def test_the_default_policy_is_the_start_of_reinforcement_learning() -> None:
     assert compose("eval", []).component_spec("policy")["checkpoint"] == "bundled:tiny_start"
 
@@ -35,8 +47,10 @@ def test_the_default_policy_is_the_start_of_reinforcement_learning() -> None:
 @pytest.mark.parametrize("name", BASES)
 def test_the_figures_of_a_card_are_those_of_its_evaluation_and_none_is_blind(name: str) -> None:
     base = paths.bundled_base(name)
+    policy = load_policy(checkpoint=f"bundled:{name}", device="cpu", serve_head="ar", task="x")
     card, measured = (base / "README.md").read_text(), json.loads((base / "evaluation.json").read_text())
     for summary in measured.values():
+        assert summary["policy_digest"] == policy.digest()
         for test in ("strict", "documented"):
             assert f"{summary[f'success_{test}']}/{summary['trials']}" in card
     strict = {condition: summary["success_strict"] / summary["trials"] for condition, summary in measured.items()}

@@ -67,7 +67,7 @@ def test_a_trained_policy_comes_back_bit_for_bit_and_only_what_was_trained_diffe
     train(policy)
     receipt = export_policy(policy, tmp_path / "out", source=FACTS)
     again = load(tmp_path / "out", dtype=dtype)
-    assert again.weights_digest() == policy.weights_digest() == receipt.source["policy_digest"]
+    assert again.digest() == policy.digest() == receipt.source["policy_digest"]
     before, after = weights_of(release), weights_of(tmp_path / "out")
     assert sorted(n for n in before if not torch.equal(before[n], after[n])) == CHANGED == receipt.changed
     assert {t.dtype for t in after.values()} == {torch.float32}
@@ -98,7 +98,7 @@ def test_a_base_in_half_precision_keeps_what_training_in_full_precision_added(re
     export_policy(policy, tmp_path / "out", source=FACTS)
     stored = weights_of(tmp_path / "out")
     assert stored["lm_head.weight"].dtype == torch.float32 and stored[QKV].dtype == torch.bfloat16
-    assert load(tmp_path / "out").weights_digest() == policy.weights_digest()
+    assert load(tmp_path / "out").digest() == policy.digest()
 
 
 def test_an_export_of_an_export_and_saving_a_loaded_release_keep_the_expert(release: Path, tmp_path: Path):
@@ -207,7 +207,7 @@ def test_what_is_saved_now_is_of_version_1_and_a_policy_of_version_0_is_the_same
     (tmp_path / METADATA).unlink()
     older = load_policy(checkpoint=str(tmp_path), device="cpu", serve_head="ar", task=TASK)
     assert older.origin and older.origin.metadata.version == 0 and older.joint_frame == "rig"
-    assert older.weights_digest() == policy.weights_digest()
+    assert older.digest() == policy.digest()
 
 
 @pytest.mark.parametrize(

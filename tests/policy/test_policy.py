@@ -159,19 +159,17 @@ def test_chunk_round_trips_through_bins_in_degrees(policy: VlaPolicy, stats: Nor
 
 def test_fresh_weights_depend_on_the_seed_alone(policy: VlaPolicy, codec: FastCodec, stats: NormStats):
     torch.manual_seed(123)
-    digests = [
-        new_twin(codec=codec, stats=stats, task=TASK, seed=s, architecture=MINI).weights_digest() for s in (0, 1)
-    ]
-    assert digests[0] == policy.weights_digest() != digests[1]
+    digests = [new_twin(codec=codec, stats=stats, task=TASK, seed=s, architecture=MINI).digest() for s in (0, 1)]
+    assert digests[0] == policy.digest() != digests[1]
 
 
 def test_digest_changes_with_any_single_weight(codec: FastCodec, stats: NormStats):
     twin = new_twin(codec=codec, stats=stats, task=TASK, seed=0, architecture=MINI)
-    seen = {twin.weights_digest()}
+    seen = {twin.digest()}
     with torch.no_grad():
         for p in twin.model.parameters():
             p.view(-1)[-1] += 1e-3
-            seen.add(twin.weights_digest())
+            seen.add(twin.digest())
     assert len(seen) == 1 + len(list(twin.model.parameters()))
 
 
@@ -188,7 +186,7 @@ def load(directory: Path) -> VlaPolicy:
 
 def test_a_loaded_policy_gives_bit_identical_log_probabilities(policy: VlaPolicy, observations, saved: Path):
     again, streams = load(saved), chunk_bins(policy, observations)
-    assert again.weights_digest() == policy.weights_digest()
+    assert again.digest() == policy.digest()
     before, after = (score_rows(p, observations, streams, 0.7).logp_RT for p in (policy, again))
     assert torch.equal(before, after)
 

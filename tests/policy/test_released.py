@@ -123,12 +123,12 @@ def test_sampled_and_teacher_forced_log_probabilities_agree(release: Path, dtype
 
 def test_one_file_and_shards_give_the_same_policy(release: Path, release_copy: Path):
     edit_weights(release_copy, lambda weights: None, shards=1)
-    assert load(release_copy).weights_digest() == load(release).weights_digest()
+    assert load(release_copy).digest() == load(release).digest()
 
 
 def test_weights_in_half_precision_are_widened_exactly(release: Path, release_copy: Path):
     edit_weights(release_copy, lambda w: w.update({n: t.bfloat16() for n, t in w.items() if "rotary" not in n}))
-    assert load(release_copy).weights_digest() == load(release, dtype="bfloat16").weights_digest()
+    assert load(release_copy).digest() == load(release, dtype="bfloat16").digest()
 
 
 def test_training_a_loaded_policy_leaves_its_files_alone_and_files_may_go(release_copy: Path):
@@ -141,7 +141,7 @@ def test_training_a_loaded_policy_leaves_its_files_alone_and_files_may_go(releas
     for path in release_copy.glob("*.safetensors"):
         with open(path, "r+b") as file:
             file.truncate(0)  # reading a page of a mapping of it would end the process
-    assert policy.weights_digest() != ""
+    assert policy.digest() != ""
 
 
 def test_code_of_a_checkpoint_is_never_run(release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -472,7 +472,7 @@ def test_without_a_network_a_hub_id_says_how_to_fetch_it_and_a_cached_snapshot_i
     policy = load_policy(
         checkpoint="someone/some-model", revision=commit, device="cpu", serve_head="ar", task=TASK, norm_tag=TAG
     )
-    assert policy.weights_digest() == load(release).weights_digest()
+    assert policy.digest() == load(release).digest()
 
 
 # Names of the release's own program: everything but the expert, of the first layer and the first block of the tower.

@@ -27,7 +27,7 @@ def plain(tmp_path_factory):
     path, digests = tmp_path_factory.mktemp("plain") / "run", {}
     trainer = trainer_of(path)
     trainer.on_event = lambda event: (
-        digests.update({event.step: trainer.policy.weights_digest()}) if isinstance(event, events.StepDone) else None
+        digests.update({event.step: trainer.policy.digest()}) if isinstance(event, events.StepDone) else None
     )
     finish(trainer)
     return path, digests

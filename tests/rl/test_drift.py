@@ -26,17 +26,17 @@ from vla_rl.rl.update import build_optimizer
 def test_the_anchor_is_the_old_policy_for_as_long_as_it_is_installed(rows):
     policy = tiny_policy()
     parameters = TextStack().trainable(policy)
-    anchor, before = Copied(parameters), policy.weights_digest()
+    anchor, before = Copied(parameters), policy.digest()
     with torch.no_grad():
         for _, parameter in parameters:
             parameter += 0.01
-    moved = policy.weights_digest()
+    moved = policy.digest()
     with anchor.installed():
-        assert policy.weights_digest() == before
-    assert policy.weights_digest() == moved != before
+        assert policy.digest() == before
+    assert policy.digest() == moved != before
     with pytest.raises(RuntimeError, match="inside"), anchor.installed():
         raise RuntimeError("inside")
-    assert policy.weights_digest() == moved
+    assert policy.digest() == moved
 
 
 def test_a_policy_that_has_not_moved_is_at_distance_zero_and_one_that_has_is_not(rows):
@@ -70,7 +70,7 @@ def test_with_two_epochs_the_second_is_off_policy_and_goes_further(rows):
     second = update(twice, rows, constants=settings(loss={"epochs": 2}))
     assert first.ratios["max_ratio"] == 1.0 < second.ratios["max_ratio"] and second.ratios["approx_kl"] > 0
     assert second.rollout_gap == first.rollout_gap and second.entropy == first.entropy
-    assert once.weights_digest() != twice.weights_digest()
+    assert once.digest() != twice.digest()
 
 
 def test_the_first_epoch_of_several_has_ratio_one_bit_for_bit(rows):
@@ -123,7 +123,7 @@ def test_an_update_that_is_undone_leaves_weights_and_moments_as_they_were(rows):
     assert all(torch.equal(weights[name], p) for name, p in parameters)
     assert all(torch.equal(moments[n][f], v) for n, p in parameters for f, v in optimizer.state[p].items())
     fresh.put_back()
-    assert not optimizer.state and policy.weights_digest() == tiny_policy().weights_digest()
+    assert not optimizer.state and policy.digest() == tiny_policy().digest()
 
 
 @pytest.mark.parametrize("tokens", [1, 60, 100, 10**6])

@@ -217,10 +217,10 @@ def test_gates_are_judged_in_order_recorded_and_passed_once_in_a_run(tmp_path):
 def test_a_first_wave_of_groups_that_do_not_mix_stops_before_any_update_and_is_kept(tmp_path):
     path = tmp_path / "run"
     trainer = trainer_of(path, bars={"mixed_frac": 1.0})
-    before = trainer.policy.weights_digest()
+    before = trainer.policy.digest()
     with pytest.raises(StoppedRun, match="mixed_groups_frac"):
         finish(trainer)
-    assert trainer.policy.weights_digest() == before and not (path / "train.jsonl").exists()
+    assert trainer.policy.digest() == before and not (path / "train.jsonl").exists()
     assert len(wave(path, 1)) == 6
     assert recorded(path) == [[("preflight", True), ("mixed_groups", False)]]
 

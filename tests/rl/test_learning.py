@@ -73,7 +73,7 @@ def trajectory(path: Path) -> list[dict[str, float | str]]:
         trainer.run()
         keys = ("loss", "grad_norm", "approx_kl", "anchor_kl", "entropy", "reward_mean")
         rows = [{key: row[key].hex() for key in keys} for row in trainer.run_dir.rows("train.jsonl")]
-        return [*rows, {"weights": trainer.policy.weights_digest()}]
+        return [*rows, {"weights": trainer.policy.digest()}]
     finally:
         trainer.run_dir.close()
 

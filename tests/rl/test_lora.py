@@ -112,7 +112,7 @@ def test_b_moves_in_the_first_update_a_in_the_second_and_the_base_never(rows):
 def test_a_fresh_adapter_is_the_base_bit_for_bit_and_has_its_digest(rows):
     base, policy = tiny_policy(), tiny_policy()
     lora().trainable(policy)
-    assert policy.weights_digest() == base.weights_digest()
+    assert policy.digest() == base.digest()
     limits = BatchLimits(4)
     bare, adapted = (log_probabilities(p, rows, temperature=TEMPERATURE, limits=limits) for p in (base, policy))
     assert all(torch.equal(a, b) for a, b in zip(bare, adapted, strict=True))
@@ -162,17 +162,17 @@ def _resampled(row, answer):
 
 def test_the_digest_changes_with_the_adapter_alone_and_with_what_it_counts(rows):
     learner = Learner(rows)
-    fresh = learner.policy.weights_digest()
+    fresh = learner.policy.digest()
     learner.update()
-    moved = learner.policy.weights_digest()
+    moved = learner.policy.digest()
     assert moved != fresh
     with switched_off(learner.policy.model):
-        assert learner.policy.weights_digest() == fresh
-    assert learner.policy.weights_digest() == moved
+        assert learner.policy.digest() == fresh
+    assert learner.policy.digest() == moved
     twice = Learner(rows, alpha=16.0)
     for name, half in twice.parameters:
         half.data.copy_(learner.halves()[name])
-    assert twice.policy.weights_digest() not in (moved, fresh)
+    assert twice.policy.digest() not in (moved, fresh)
 
 
 def test_the_anchor_without_a_copy_gives_the_figures_of_a_copy_bit_for_bit(rows):
@@ -201,31 +201,31 @@ def test_an_adapter_that_acts_already_is_anchored_by_a_copy():
     with torch.no_grad():
         for pair in pairs(policy.model):
             pair.up.fill_(0.1)
-    begun, anchor = policy.weights_digest(), Anchor.of(policy, parameters)
+    begun, anchor = policy.digest(), Anchor.of(policy, parameters)
     with torch.no_grad():
         for _, half in parameters:
             half.mul_(2.0)
     with anchor.installed():
-        assert policy.weights_digest() == begun != tiny_policy().weights_digest()
-    assert policy.weights_digest() != begun
+        assert policy.digest() == begun != tiny_policy().digest()
+    assert policy.digest() != begun
 
 
 def test_after_an_error_the_adapter_is_on_again_and_what_was_off_or_frozen_before_stays_so(rows):
     learner = Learner(rows)
     off = Anchor.of(learner.policy, learner.parameters)
     learner.update()
-    moved, first = learner.policy.weights_digest(), pairs(learner.policy.model)[0]
+    moved, first = learner.policy.digest(), pairs(learner.policy.model)[0]
     first.down.requires_grad_(False)
     with pytest.raises(RuntimeError, match="inside"), off.installed():
-        assert learner.policy.weights_digest() == tiny_policy().weights_digest()
+        assert learner.policy.digest() == tiny_policy().digest()
         raise RuntimeError("inside")
-    assert learner.policy.weights_digest() == moved
+    assert learner.policy.digest() == moved
     trained = {name for name, half in learner.parameters if half.requires_grad}
     assert trained == {name for name, _ in learner.parameters} - {name for name, _ in list(first.named())[:1]}
     with off.installed():
         with off.installed():
             pass
-        assert learner.policy.weights_digest() == tiny_policy().weights_digest()
+        assert learner.policy.digest() == tiny_policy().digest()
 
 
 def test_a_kl_term_pulls_the_adapter_alike_whichever_anchor_measures_it(rows):
@@ -234,7 +234,7 @@ def test_a_kl_term_pulls_the_adapter_alike_whichever_anchor_measures_it(rows):
         learner = Learner(rows)
         anchor = kind(learner)
         results = [learner.update(constants=constants, anchor=anchor) for _ in range(2)]
-        ends.append((learner.policy.weights_digest(), results[1].anchor_k3))
+        ends.append((learner.policy.digest(), results[1].anchor_k3))
     assert ends[0] == ends[1] and ends[0][1] > 0
 
 
@@ -251,7 +251,7 @@ def test_a_merged_adapter_gives_the_same_log_probabilities_to_1e_5(rows):
     assert set(learner.policy.model.state_dict()) == names and not hasattr(learner.policy.model, "peft_config")
     merged = log_probabilities(learner.policy, rows, **how)
     assert max(float((a - b).abs().max()) for a, b in zip(apart, merged, strict=True)) <= 1e-5
-    assert learner.policy.weights_digest() != tiny_policy().weights_digest()
+    assert learner.policy.digest() != tiny_policy().digest()
 
 
 @pytest.mark.parametrize(("added", "kept"), [(1 / 1024, 0.0), (3 / 512, 2 / 3), (1 / 128, 1.0), (0.0, 1.0)])
@@ -312,7 +312,7 @@ def test_without_peft_the_surface_names_the_remedy_and_nothing_else_needs_it(mon
         lora()
     assert refused.value.exit_code == 2
     policy = tiny_policy()
-    assert policy.weights_digest() and pairs(policy.model) == []
+    assert policy.digest() and pairs(policy.model) == []
 
 
 # ---------------------------------------------------------------------------------------------------------- a whole run
@@ -331,10 +331,10 @@ def test_a_run_samples_with_its_adapter_and_its_rows_say_so(reference):
     assert len(rows) == STEPS and all(row["anchor_kl"] > 0 for row in rows)
     waves = [store.read_wave(store.wave_dir(path, step)) for step in (1, 2, 3)]
     sampled = [{row.policy_digest for _, some in wave for row in some} for wave in waves]
-    base = tiny_policy().weights_digest()
+    base = tiny_policy().digest()
     assert sampled[0] == {base} == {(path / BASE_DIGEST).read_text().strip()}
     last = load_checkpoint(checkpoints(path / "checkpoints")[-1])
-    assert len(set().union(*sampled)) == 3 and last.state["policy_digest"] == trainer.policy.weights_digest()
+    assert len(set().union(*sampled)) == 3 and last.state["policy_digest"] == trainer.policy.digest()
     assert sampled[2] == {load_checkpoint(path / "checkpoints" / "step_0002").state["policy_digest"]}
 
 
@@ -344,12 +344,12 @@ def test_a_checkpoint_holds_the_adapter_and_its_moments_alone_and_names_its_base
     loaded = load_checkpoint(last)
     assert sum(w.numel() for w in loaded.weights.values()) == 4 * ONE_RANK
     assert all(".lora_" in name for name in (*loaded.weights, *loaded.moments))
-    assert loaded.state["base_digest"] == tiny_policy().weights_digest()
+    assert loaded.state["base_digest"] == tiny_policy().digest()
     assert loaded.state["adapter"] == {"rank": 4, "alpha": 8.0, "targets": trainer.policy.lora.body()["targets"]}
     assert {p.suffix for p in last.iterdir()} == {".safetensors", ".json"}
     again = tiny_policy()
     put_weights(again, loaded.state["base_digest"], loaded)
-    assert again.weights_digest() == trainer.policy.weights_digest()
+    assert again.digest() == trainer.policy.digest()
 
 
 @pytest.mark.parametrize("every", [1, 2])

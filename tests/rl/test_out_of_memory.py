@@ -76,11 +76,11 @@ def test_a_dry_update_that_does_not_fit_is_tried_in_halved_micro_batches_and_lea
     with monkeypatch.context() as cramped:
         sizes = fail_scoring(cramped, lambda sizes: True)
         trainer = trainer_of(tmp_path / "run")
-        before = trainer.policy.weights_digest()
+        before = trainer.policy.digest()
         with pytest.raises(OutOfMemory, match="longest possible rows") as crashed:
             finish(trainer)
     assert crashed.value.exit_code == EXIT_CRASH and sizes == [1, 1] and not (tmp_path / "run" / "eval.jsonl").exists()
-    assert trainer.policy.weights_digest() == before and not trainer.optimizer.state
+    assert trainer.policy.digest() == before and not trainer.optimizer.state
     assert all(parameter.grad is None for _, parameter in trainer.parameters)
     assert finish(trainer_of(tmp_path / "run")).finished
     assert evidence(tmp_path / "run") == evidence(plain[0])

@@ -91,7 +91,7 @@ def test_an_update_that_is_undone_is_none_of_those_by_which_the_adapter_must_hav
     outcome = finish(trainer)
     rows = read(tmp_path / "run", "train.jsonl")
     assert outcome.finished and [row["rolled_back"] for row in rows] == [True] * STEPS
-    assert trainer.policy.weights_digest() == tiny_policy().weights_digest()
+    assert trainer.policy.digest() == tiny_policy().digest()
 
 
 def test_a_run_that_breaks_its_promise_ends_with_code_5_before_it_saves_or_records_the_step(tmp_path):

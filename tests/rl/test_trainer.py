@@ -472,11 +472,11 @@ def test_the_distance_to_step_0_is_measured_after_each_update(reference):
 
 def test_an_update_beyond_the_trust_region_is_undone_and_recorded(reference, tmp_path):
     trainer = toy_trainer(tmp_path / "run", loss=LossConfig(trust_region=1e-12))
-    before = trainer.policy.weights_digest()
+    before = trainer.policy.digest()
     finish(trainer)
     rows = read(tmp_path / "run", "train.jsonl")
     assert all(row["rolled_back"] and row["step_skipped"] and row["update_kl"] > 1e-12 for row in rows)
-    assert trainer.policy.weights_digest() == before and trainer.account.counters.updates_applied == 0
+    assert trainer.policy.digest() == before and trainer.account.counters.updates_applied == 0
     wide = toy_trainer(tmp_path / "wide", loss=LossConfig(trust_region=1e6))
     finish(wide)
     assert evidence(tmp_path / "wide")[2] == evidence(reference[0])[2]
@@ -487,9 +487,9 @@ def test_an_update_whose_distance_is_no_number_is_undone_too(tmp_path, monkeypat
         trainer_module, "measure", lambda *a, **k: Drift(rows=1, anchor_kl=math.nan, update_kl=math.nan)
     )
     trainer = toy_trainer(tmp_path / "run", loss=LossConfig(trust_region=1.0))
-    before = trainer.policy.weights_digest()
+    before = trainer.policy.digest()
     finish(trainer)
-    assert trainer.policy.weights_digest() == before and trainer.account.counters.updates_applied == 0
+    assert trainer.policy.digest() == before and trainer.account.counters.updates_applied == 0
 
 
 def test_the_time_limit_stops_the_first_pass_of_an_update_and_no_later_one(tmp_path):

@@ -63,7 +63,7 @@ def test_rows_of_dropped_groups_change_nothing_and_the_order_of_rows_neither(row
     update(policies[0], rows, advantages=kept)
     update(policies[1], [r for r in rows if r.spec.seed != 102], advantages=kept)
     update(policies[2], rows[::-1], advantages=kept)
-    assert policies[0].weights_digest() == policies[1].weights_digest() == policies[2].weights_digest()
+    assert policies[0].digest() == policies[1].digest() == policies[2].digest()
 
 
 def test_rows_with_advantage_zero_count_in_the_normaliser_and_are_not_computed(rows):
@@ -77,9 +77,9 @@ def test_rows_with_advantage_zero_count_in_the_normaliser_and_are_not_computed(r
 @pytest.mark.parametrize("advantages", [{}, dict.fromkeys(SPECS, 0.0)])
 def test_with_nothing_to_learn_no_weight_moves_and_the_step_is_marked_skipped(rows, advantages):
     policy = tiny_policy()
-    before = policy.weights_digest()
+    before = policy.digest()
     result = update(policy, rows, advantages=advantages, optim=OptimConfig(lr=1e-3, weight_decay=0.1))
-    assert policy.weights_digest() == before
+    assert policy.digest() == before
     assert result.step_skipped and result.loss is None and result.loss_finite and set(result.ratios.values()) == {None}
 
 
@@ -97,11 +97,11 @@ def test_the_update_raises_the_likelihood_of_good_episodes_and_the_sampler_feels
 
 def test_learning_rate_zero_keeps_ratio_gap_and_weights_for_ten_updates(rows):
     policy = tiny_policy()
-    before = policy.weights_digest()
+    before = policy.digest()
     for _ in range(10):
         result = update(policy, rows, constants=settings(old_logp="recorded", lr=0.0), optim=OptimConfig(lr=0.0))
         assert result.rollout_gap < 1e-5
-    assert policy.weights_digest() == before
+    assert policy.digest() == before
 
 
 def test_patch_only_moves_action_rows_of_embedding_and_head_and_nothing_else_bit_for_bit(rows):
@@ -147,11 +147,11 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_says_so(rows):
     policy = tiny_policy()
     weight = policy.model.lm_head.weight
     handle = weight.register_hook(lambda grad: grad * float("nan"))
-    before = policy.weights_digest()
+    before = policy.digest()
     result = update(policy, rows)
     handle.remove()
     assert result.step_skipped and result.loss_finite and result.grad_norm is None
-    assert policy.weights_digest() == before and weight.grad is None
+    assert policy.digest() == before and weight.grad is None
 
 
 def test_a_loss_that_is_not_finite_moves_nothing(rows):
@@ -190,11 +190,11 @@ def test_the_dry_update_covers_the_longest_row_and_leaves_no_trace(rows):
     surface = PatchOnly()
     parameters = surface.trainable(policy)
     optimizer = build_optimizer(parameters, OptimConfig(lr=1e-3), surface)
-    before = policy.weights_digest()
+    before = policy.digest()
     observation = type("O", (), {"frames": rows[0].frames, "state_deg": rows[0].state_deg})()
     tokens = preflight.dry_update(policy, parameters, optimizer, settings(), TEMPERATURE, observation)
     assert tokens == policy.grammar.total == 24
-    assert policy.weights_digest() == before and not optimizer.state and all(p.grad is None for _, p in parameters)
+    assert policy.digest() == before and not optimizer.state and all(p.grad is None for _, p in parameters)
     with torch.no_grad():
         policy.model.lm_head.weight.fill_(float("nan"))
     with pytest.raises(StoppedRun, match="dry update"):

@@ -28,14 +28,14 @@ def test_refills_neither_score_nor_read_nor_hash_again_what_the_step_has(tmp_pat
     monkeypatch.setattr(pricing, "kl_cost_cm", kl_cost_cm)
     monkeypatch.setattr(store, "read_wave", read_wave)
     trainer = toy_trainer(tmp_path / "run", **COSTLY)
-    digest = trainer.policy.weights_digest
+    digest = trainer.policy.digest
 
     def told(event):
         if isinstance(event, events.WaveStarted):
             hashed.append(event.step)
 
     trainer.on_event = told
-    trainer.policy.weights_digest = lambda: hashed.append("digest") or digest()
+    trainer.policy.digest = lambda: hashed.append("digest") or digest()
     finish(trainer)
     rows = read(tmp_path / "run", "train.jsonl")
     assert sum(row["groups_refilled"] for row in rows) > 0
@@ -51,13 +51,13 @@ def test_weights_are_hashed_once_between_two_updates_and_again_after_an_evaluati
     tmp_path, every, evaluate_at, hashed
 ):
     trainer = toy_trainer(tmp_path / "run", every=every, evaluate_at=evaluate_at, keep_rows=True)
-    digest, found = trainer.policy.weights_digest, []
+    digest, found = trainer.policy.digest, []
 
     def told():
         found.append((trainer._phase, digest()))
         return found[-1][1]
 
-    trainer.policy.weights_digest = told
+    trainer.policy.digest = told
     finish(trainer)
     assert "".join({"starting": "b", "rollout": "w", "save": "s"}[phase] for phase, _ in found) == hashed
     after = {store.read_wave(store.wave_dir(tmp_path / "run", step))[0][1][0].policy_digest for step in (1, 2, 3)}

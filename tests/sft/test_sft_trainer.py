@@ -47,9 +47,9 @@ def test_a_killed_run_ends_in_the_same_weights_log_and_evaluations(
     demos: Demonstrations, twin: VlaPolicy, tmp_path: Path, ema: float
 ) -> None:
     start = {name: value.clone() for name, value in twin.model.state_dict().items()}
-    settings: dict[str, Any] = dict(ema=ema, eval_every=2, evaluate=lambda step: {"digest": twin.weights_digest()})
+    settings: dict[str, Any] = dict(ema=ema, eval_every=2, evaluate=lambda step: {"digest": twin.digest()})
     trainer(twin, demos, tmp_path / "whole", **settings).run()
-    expected, whole = twin.weights_digest(), tmp_path / "whole"
+    expected, whole = twin.digest(), tmp_path / "whole"
     assert [row["step"] for row in log_rows(whole, "eval.jsonl")] == [0, 2, 4, 6]
     twin.model.load_state_dict(start)
 
@@ -63,12 +63,12 @@ def test_a_killed_run_ends_in_the_same_weights_log_and_evaluations(
     assert len(ckpt.checkpoints(broken / "resume")) == 1
     twin.model.load_state_dict(start)
     result = trainer(twin, demos, broken, **settings).run()
-    assert result.complete and twin.weights_digest() == expected
+    assert result.complete and twin.digest() == expected
     assert log_rows(broken) == log_rows(whole) and log_rows(broken, "eval.jsonl") == log_rows(whole, "eval.jsonl")
     first, second = (load_policy(checkpoint=str(d / "policy"), device="cpu", serve_head="ar", task=twin.task)
                      for d in (whole, broken))  # fmt: skip
-    assert first.weights_digest() == second.weights_digest() == log_rows(whole, "eval.jsonl")[-1]["digest"]
-    assert (first.weights_digest() == expected) == (ema == 0.0)
+    assert first.digest() == second.digest() == log_rows(whole, "eval.jsonl")[-1]["digest"]
+    assert (first.digest() == expected) == (ema == 0.0)
 
 
 def test_evaluations_change_nothing_and_an_open_one_is_made_up_for_after_a_stop(
@@ -76,7 +76,7 @@ def test_evaluations_change_nothing_and_an_open_one_is_made_up_for_after_a_stop(
 ) -> None:
     start = {name: value.clone() for name, value in twin.model.state_dict().items()}
     trainer(twin, demos, tmp_path / "plain", ema=0.5).run()
-    expected = twin.weights_digest()
+    expected = twin.digest()
     twin.model.load_state_dict(start)
     asked: list[int] = []
     settings: dict[str, Any] = dict(ema=0.5, eval_every=4, evaluate=lambda step: asked.append(step) or {})
@@ -90,7 +90,7 @@ def test_evaluations_change_nothing_and_an_open_one_is_made_up_for_after_a_stop(
     result = stopping.run()
     assert (result.step, result.complete, asked) == (6, False, [0, 4])
     assert trainer(twin, demos, tmp_path / "run", **settings).run().complete
-    assert asked == [0, 4, 6] and twin.weights_digest() == expected
+    assert asked == [0, 4, 6] and twin.digest() == expected
     with pytest.raises(UsageError, match="nothing to evaluate with"):
         trainer(twin, demos, tmp_path / "none", eval_every=4)
 
@@ -121,7 +121,7 @@ def test_precision_is_explicit_and_weights_stay_in_float32(
     for precision in ("auto", "float32", "bfloat16"):
         twin.model.load_state_dict(start)
         trainer(twin, demos, tmp_path / precision, precision=precision, steps=2).run()
-        digests[precision] = twin.weights_digest()
+        digests[precision] = twin.digest()
         assert all(p.dtype == torch.float32 for p in twin.model.parameters())
     assert digests["auto"] == digests["float32"] != digests["bfloat16"]
     trainer(twin, demos, tmp_path / "x", precision="bfloat16", max_wall_s=0.0).run()
@@ -149,13 +149,13 @@ def test_saved_policies_are_those_of_their_step(demos: Demonstrations, twin: Vla
 
     def note(event: object) -> None:
         if isinstance(event, PolicySaved):
-            digests[event.step] = twin.weights_digest()
+            digests[event.step] = twin.digest()
 
     trainer(twin, demos, tmp_path, save_at=[2], on_event=note).run()
     assert len(set(digests.values())) == 2
     for step, name in ((2, "policy_step_000002"), (6, "policy")):
         loaded = load_policy(checkpoint=str(tmp_path / name), device="cpu", serve_head="ar", task=twin.task)
-        assert loaded.weights_digest() == digests[step]
+        assert loaded.digest() == digests[step]
         assert all(weight.dtype == torch.float32 for weight in loaded.model.state_dict().values())
 
 
@@ -204,4 +204,4 @@ def test_policy_and_resume_state_of_the_tiny_policy_stay_below_the_caps(twin: Vl
         assert max(sizes) <= 16 * 2**20 and sum(sizes) <= whole * 2**20
     assert len(list((tmp_path / "policy").glob("model-*.safetensors"))) == 2
     loaded = load_policy(checkpoint=str(tmp_path / "policy"), device="cpu", serve_head="ar", task=policy.task)
-    assert loaded.weights_digest() == policy.weights_digest()
+    assert loaded.digest() == policy.digest()

@@ -29,7 +29,7 @@ RECORD, TRACES, SHEET, VIDEOS = "eval.json", "traces.jsonl", "contact_sheet.png"
 
 @dataclass(frozen=True)
 class Played:
-    """A finished evaluation: its result, the digest of the weights, three looks by seed, and what it takes to run some
+    """A finished evaluation: its result, the digest of the policy, three looks by seed, and what it takes to run some
     of it again."""
 
     result: EvalResult

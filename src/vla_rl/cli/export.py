@@ -54,7 +54,7 @@ def run(argv: Sequence[str]) -> int:
     from vla_rl.policy.lora import merge
 
     if policy.lora is not None:
-        facts["adapter_digest"] = policy.weights_digest()  # merged, the weights have another
+        facts["adapter_digest"] = policy.digest()  # merged, the weights have another
         facts["adapter_kept"] = merge(policy)
     receipt = export_policy(policy, options.directory, source=facts)
     summary = {

@@ -59,7 +59,7 @@ def without_leftovers(directory: Path) -> Iterator[None]:
 
 def conditions(policy: Any, scene: Mapping[str, Any]) -> dict[str, Any]:
     """What decides an episode beside the configuration: the very weights, and the scene."""
-    digest = getattr(policy, "weights_digest", None)
+    digest = getattr(policy, "digest", None)
     return {
         "policy_digest": digest() if digest else None,
         "protocol": scene.get("protocol"),

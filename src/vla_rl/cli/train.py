@@ -94,7 +94,7 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
             record = gates.parity_record
             if record and PARITY not in run_dir.passed_gates():
                 name = reader.component_spec("policy").get("checkpoint", "policy")
-                which = {"name": name, "digest": policy.weights_digest(), "frames": "own"}
+                which = {"name": name, "digest": policy.digest(), "frames": "own"}
                 parity = serving_parity(
                     record, bounds, which, seeds=seeds, temperature=held_out.temperature, scene=scene, sim=sim
                 )  # fmt: skip

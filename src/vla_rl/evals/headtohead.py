@@ -68,7 +68,7 @@ def _side(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
-    """What the two sides differ in. Policies are told apart by their weights, or by name where there are none."""
+    """What the two sides differ in. Policies are told apart by their digest, or by name where there is none."""
     policies = [record["policy"] for record in (a, b)]
     which = [(policy["digest"] or policy["name"], policy["frames"]) for policy in policies]
     same_policy = which[0] == which[1]

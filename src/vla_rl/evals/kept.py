@@ -37,7 +37,7 @@ class Kept:
 
     Attributes:
         episode: with its metrics.
-        made_under: what decided it beside the configuration: digest of the weights, scene; JSON-able.
+        made_under: what decided it beside the configuration: digest of the policy, scene; JSON-able.
         looks, chunks_deg: see `looks`; a probe needs neither.
     """
 

@@ -71,7 +71,7 @@ def export_policy(policy: VlaPolicy, destination: Path, *, source: Mapping[str, 
     with appearing(destination) as temporary:
         changed = write_layout(policy, policy.origin, temporary)
         write_metadata(temporary, policy.metadata)
-        receipt = Receipt.of(temporary, changed=changed, source={**source, "policy_digest": policy.weights_digest()})
+        receipt = Receipt.of(temporary, changed=changed, source={**source, "policy_digest": policy.digest()})
         write_receipt(temporary, receipt)
     return receipt
 

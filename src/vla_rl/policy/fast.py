@@ -114,6 +114,10 @@ class FastCodec:
         """The largest level of a chunk, ``round(scale * sqrt(horizon))``: what a constant chunk at 1 gives."""
         return _top_level(self.scale, self.horizon)
 
+    def facts(self) -> tuple[np.ndarray | float, ...]:
+        """What each bin stands for: the levels that it expands to, the size of a level and the shape of a chunk."""
+        return (self.lengths_V, self._levels.astype(np.int64), float(self.scale), self.horizon, self.dim)
+
     @property
     def symbols(self) -> int:
         """Symbols of a chunk, horizon * dim."""

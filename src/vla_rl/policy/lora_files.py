@@ -53,6 +53,6 @@ def export_adapter(policy: VlaPolicy, destination: Path, *, base: Mapping[str, A
     with appearing(destination) as temporary:
         save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
         config.save_pretrained(str(temporary))
-        facts = {**source, "base": dict(base), "policy_digest": policy.weights_digest()}
+        facts = {**source, "base": dict(base), "policy_digest": policy.digest()}
         (temporary / SOURCE).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
     return len(tensors)

@@ -86,6 +86,11 @@ class NormStats:
         """The joint frame of both tables."""
         return self.state.frame
 
+    def facts(self) -> tuple[np.ndarray | str, ...]:
+        """What the tables do to angles: float64 [joint] quantiles and the joint frame."""
+        tables = (self.state.low_deg, self.state.high_deg, self.action.low_deg, self.action.high_deg)
+        return (*(np.asarray(table, dtype=np.float64) for table in tables), self.frame)
+
     def in_frame(self, frame: str) -> NormStats:
         """The same numbers, read as angles of another frame."""
         return replace(self, state=replace(self.state, frame=frame), action=replace(self.action, frame=frame))

@@ -136,9 +136,10 @@ class VlaPolicy:
         every joint's range; float64 [horizon, J] in degrees."""
         return self.stats.action.denormalise(np.zeros((self.horizon, self.dim)))
 
-    def weights_digest(self) -> str:
-        """SHA-256 over the names and bytes of all weights, sorted by name, and of the adapter's pairs that act: a fresh
-        adapter does nothing, and the policy still has the digest of its base."""
+    def digest(self) -> str:
+        """SHA-256 over what makes an action of a picture and a state: names and bytes of all weights, sorted by name,
+        the adapter's pairs that act (a fresh adapter does nothing, and the policy still has the digest of its base),
+        the tables that angles go through, what each bin stands for, and the prompt's words for the robot."""
         digest = hashlib.sha256()
         acting = acting_pairs(self.model)
         tensors = [*sorted(plain_state(self.model).items()), *(named for pair in acting for named in pair.named())]
@@ -147,6 +148,8 @@ class VlaPolicy:
             digest.update(weight.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
         for pair in acting:
             digest.update(repr(pair.scale).encode())
+        for part in (*self.stats.facts(), *self.codec.facts(), self.wording.setup, self.wording.control_mode):
+            digest.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode() + b"\0")
         return digest.hexdigest()
 
     def save(self, directory: Path) -> None:

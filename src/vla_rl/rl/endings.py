@@ -79,7 +79,7 @@ class Endings:
         """
         self._pulse.enter(step, "save")
         started = time.perf_counter()
-        self.digest = self._policy.weights_digest()
+        self.digest = self._policy.digest()
         state = {
             "counters": asdict(self._account.counters),
             "policy_digest": self.digest,

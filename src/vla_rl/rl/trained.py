@@ -30,7 +30,7 @@ class TrainedWeights:
 
     Attributes:
         checkpoint: verified.
-        base_digest: digest of the weights that the run was started from.
+        base_digest: digest of the policy that the run was started from.
         facts: for a receipt; digests of the manifest and the configuration among them.
     """
 
@@ -88,7 +88,7 @@ def put_weights(policy: Any, base_digest: str, checkpoint: ckpt.Checkpoint | Non
             digest that the checkpoint recorded.
     """
     where = None if checkpoint is None else str(checkpoint.path)
-    if policy.weights_digest() != base_digest:
+    if policy.digest() != base_digest:
         raise IntegrityError(
             "the base policy is not the one that the run was started from",
             where=where,
@@ -122,7 +122,7 @@ def check_recorded(policy: Any, checkpoint: ckpt.Checkpoint) -> None:
             remedy="resume with the surface that the run was started with",
         )
     recorded = checkpoint.state.get("policy_digest")
-    if recorded is not None and policy.weights_digest() != recorded:
+    if recorded is not None and policy.digest() != recorded:
         raise IntegrityError(
             "base and surface do not give the weights that the checkpoint recorded",
             where=str(checkpoint.path),

@@ -369,7 +369,7 @@ class GrpoTrainer:
 
     def _restore(self) -> int:
         """Go back to the newest checkpoint; returns the updates it holds."""
-        base_digest = self.policy.weights_digest()
+        base_digest = self.policy.digest()
         self.run_dir.check_base(base_digest)
         loaded = self.save_points.restore()
         if loaded:

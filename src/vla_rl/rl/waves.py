@@ -64,7 +64,7 @@ class Stage:
 
     def step(self, step: int, digest: str | None = None) -> StepWaves:
         """The waves of one step, under the weights as they are now; `digest`: of them, if it is known."""
-        return StepWaves(self, step, digest or self.policy.weights_digest())
+        return StepWaves(self, step, digest or self.policy.digest())
 
 
 class StepWaves:

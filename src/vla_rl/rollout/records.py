@@ -42,7 +42,7 @@ class Row:
         logp: float32 [token], log-probability under the grammar-masked softmax at the sampling temperature.
         legal_packed: uint8 [token, ceil(vocabulary / 8)], `numpy.packbits` of the legal-token mask at each token.
         rng_key: (run seed, draw, environment seed, replan).
-        policy_digest: digest of the weights that sampled it.
+        policy_digest: digest of the policy that sampled it.
     """
 
     spec: EpisodeSpec

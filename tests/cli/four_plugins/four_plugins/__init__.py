@@ -54,4 +54,4 @@ class Digest:
         self.policy = policy
 
     def __call__(self, step):
-        return Evaluation({"digest": self.policy.weights_digest()}, ())
+        return Evaluation({"digest": self.policy.digest()}, ())
