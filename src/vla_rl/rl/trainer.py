@@ -157,7 +157,6 @@ class GrpoTrainer:
         self.account = Account(str(policy.device))
         self.save_points = SavePoints(run_dir, self.parameters, self.optimizer, checkpoint, steps)
         self._remembered = self.guards.state()
-        self._saved: str | None = None  # digest of the weights, while they are still those of the last checkpoint
         self.stage = Stage(
             policy, sampler, pool, slots, self.geometry, self.pricing, self.guards, self.account, run_dir, self._pulse
         )
@@ -206,7 +205,7 @@ class GrpoTrainer:
     def _step(self, step: int, *, first: bool) -> None:
         """One step; `first` of this launch."""
         self._enter(step, "rollout")
-        waves = self.stage.step(step, self._saved)
+        waves = self.stage.step(step, self.save_points.digest)
         wave = waves.first()
         if first:
             check_first(self.policy, wave.rows, self.settings, self.geometry.temperature)
@@ -239,7 +238,7 @@ class GrpoTrainer:
         scored = zip(wave.episodes, advantages.credit, advantages.kept, strict=True)
         limit = self.trust_region
         before = Snapshot(self.parameters, self.optimizer) if limit is not None else None
-        self._saved = None
+        self.save_points.digest = None
         result = grpo_update(
             policy=self.policy,
             parameters=self.parameters,
@@ -315,7 +314,8 @@ class GrpoTrainer:
         self._enter(step, "eval", beat=True)
         started = time.perf_counter()
         self.on_event(events.EvalStarted(step))
-        result, self._saved = self.evaluate(step), None  # whatever evaluates holds the policy too
+        result = self.evaluate(step)
+        self.save_points.digest = None  # whatever evaluates holds the policy too
         wall_s = time.perf_counter() - started
         self.account.evaluated(result.episodes, wall_s)
         firings = self.guards.after_eval(result.episodes)
@@ -393,10 +393,9 @@ class GrpoTrainer:
         """
         self._enter(step, "save")
         started = time.perf_counter()
-        self._saved = self.policy.weights_digest()
         state = {
             "counters": asdict(self.account.counters),
-            "policy_digest": self._saved,
+            "policy_digest": self.policy.weights_digest(),
             "base_digest": self.base_digest,
             "adapter": None if self.policy.lora is None else self.policy.lora.body(),
             "guards": remembered or self.guards.state(),
