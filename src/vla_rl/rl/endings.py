@@ -35,9 +35,6 @@ class Endings:
         guards, account: what has to come along.
         pulse: the heartbeat.
         tell: told of checkpoints, firings and the end.
-
-    Attributes:
-        digest: of the weights, while they are still those of the last checkpoint; whoever changes them clears it.
     """
 
     def __init__(
@@ -53,7 +50,6 @@ class Endings:
         self._policy, self._run_dir, self._save_points = policy, run_dir, save_points
         self._guards, self._account, self._pulse, self._tell = guards, account, pulse, tell
         self._base_digest, self._remembered = "", guards.state()
-        self.digest: str | None = None
 
     def begin(self, base_digest: str) -> None:
         """The launch goes on from what is restored now.
@@ -79,10 +75,9 @@ class Endings:
         """
         self._pulse.enter(step, "save")
         started = time.perf_counter()
-        self.digest = self._policy.digest()
         state = {
             "counters": asdict(self._account.counters),
-            "policy_digest": self.digest,
+            "policy_digest": self._policy.digest(),
             "base_digest": self._base_digest,
             "adapter": None if self._policy.lora is None else self._policy.lora.body(),
             "guards": remembered or self._guards.state(),

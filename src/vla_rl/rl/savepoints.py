@@ -42,6 +42,7 @@ class SavePoints:
 
     Attributes:
         waves: how many waves lie on the disk at a time, of a run of `steps`.
+        digest: of the weights that were saved last; whoever may change them resets it to None.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class SavePoints:
         self._run_dir, self._parameters, self._optimizer, self._steps = run_dir, parameters, optimizer, steps
         self._every, self.keep, self._keep_rows = settings.every, settings.keep, settings.keep_rows
         self.waves = steps if self._keep_rows else self._every
+        self.digest: str | None = None
 
     def due(self, step: int) -> bool:
         """Whether the cadence has a checkpoint after this step."""
@@ -78,13 +80,14 @@ class SavePoints:
 
         Args:
             row: of the step, which may not be in its file yet.
-            state: what has to come along, JSON-able.
+            state: what has to come along, JSON-able; `policy_digest` among it.
             keep_wave: leave the rows of this step where they are.
         """
         path = ckpt.save_checkpoint(
             self._run_dir.checkpoints, step, self._parameters, self._optimizer, {**state, "row": row}
         )
         self._clean_up(step, keep_last=keep_wave)
+        self.digest = state["policy_digest"]
         return path
 
     def missing(self, step: int) -> bool:

@@ -210,7 +210,7 @@ class GrpoTrainer:
     def _step(self, step: int, *, first: bool) -> None:
         """One step; `first` of this launch."""
         self.pulse.enter(step, "rollout")
-        waves = self.stage.step(step, self.endings.digest)
+        waves = self.stage.step(step, self.save_points.digest)
         wave = waves.first()
         if first:
             check_first(self.policy, waves.fresh(wave), self.settings, self.geometry.temperature)
@@ -246,7 +246,7 @@ class GrpoTrainer:
         scored = zip(wave.episodes, advantages.credit, advantages.kept, strict=True)
         limit = self.trust_region
         before = Snapshot(self.parameters, self.optimizer) if limit is not None else None
-        self.endings.digest = None
+        self.save_points.digest = None
         result = grpo_update(
             policy=self.policy,
             parameters=self.parameters,
@@ -322,7 +322,8 @@ class GrpoTrainer:
         self.pulse.enter(step, "eval", beat=True)
         started = time.perf_counter()
         self.on_event(events.EvalStarted(step))
-        result, self.endings.digest = self.evaluate(step), None  # whatever evaluates holds the policy too
+        result = self.evaluate(step)
+        self.save_points.digest = None  # whatever evaluates holds the policy too
         wall_s = time.perf_counter() - started
         self.account.evaluated(result.episodes, wall_s)
         firings = self.guards.after_eval(result.episodes)
