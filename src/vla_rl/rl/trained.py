@@ -21,7 +21,7 @@ from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import ConfigError, IntegrityError, UsageError
 from vla_rl.policy.lora import LoraSettings, attach
 from vla_rl.rl import checkpoint as ckpt
-from vla_rl.rl.rundir import BASE_DIGEST, CONFIG, MANIFEST
+from vla_rl.rl.rundir import CONFIG, MANIFEST, recorded_base
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class TrainedWeights:
             )
         checkpoint = ckpt.load_checkpoint(chosen[-1])
         try:
-            base = (run / BASE_DIGEST).read_text().strip()
+            base = recorded_base(run)
             launches = json.loads((run / MANIFEST).read_bytes())["launches"]
             digests = {name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in (MANIFEST, CONFIG)}
         except (OSError, ValueError, KeyError) as error:
