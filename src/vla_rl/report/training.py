@@ -107,7 +107,7 @@ def show_closing(view: ProgressView, summary: dict[str, Any]) -> None:
         view.show(tables.before_and_after(summary["before"], summary["after"], summary["read"]))
     view.say(
         f"files:    {directory}  (train.jsonl, eval.jsonl, episodes.jsonl, config.yaml, checkpoints/)\n"
-        "try next: more steps      vla-rl train experiment=quickstart run.steps=30\n"
+        "try next: one that learns vla-rl train experiment=learning\n"
         "          more seeds      vla-rl train experiment=quickstart eval.seeds=300-399\n"
         "          a smaller step  vla-rl train experiment=quickstart surface=patch_only\n"
         "          the base alone  vla-rl eval eval.seeds=300-399"
