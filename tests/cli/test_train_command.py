@@ -313,7 +313,7 @@ def test_a_reward_without_terms_is_priced_and_a_run_without_its_base_digest_ends
     finished, tmp_path, capsys, monkeypatch
 ):
     directory = copied(finished, tmp_path)
-    (tmp_path / "my_rewards.py").write_text(
+    (tmp_path / "rewards_of_a_plan.py").write_text(
         "class Sparse:\n"
         "    def __init__(self, bonus):\n"
         "        self.bonus = bonus\n"
@@ -322,7 +322,7 @@ def test_a_reward_without_terms_is_priced_and_a_run_without_its_base_digest_ends
     )
     config = directory / "config.yaml"
     tree = yaml.safe_load(config.read_text())
-    tree |= {"plugins": ["my_rewards"], "reward": {"_target_": "my_rewards.Sparse", "bonus": 0.5}}
+    tree |= {"plugins": ["rewards_of_a_plan"], "reward": {"_target_": "my_rewards.Sparse", "bonus": 0.5}}
     config.write_text(yaml.safe_dump(tree))
     monkeypatch.syspath_prepend(str(tmp_path))
     assert main(["replay", str(directory), "--advantages", "--json"]) == 5  # it is not what the run was priced with

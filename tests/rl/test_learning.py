@@ -66,14 +66,14 @@ def platform_of_floats() -> dict[str, str]:
 
 
 def trajectory(path: Path) -> list[dict[str, float | str]]:
-    """Three steps of two passes with every term in the loss, and the digest of the weights at the end."""
+    """Three steps of two passes with every term in the loss, and the digest of the policy at the end."""
     loss = LossConfig(epochs=2, kl_beta=0.05, entropy_bonus=0.01, dual_clip=3.0)
     trainer = toy_trainer(path, loss=loss)
     try:
         trainer.run()
         keys = ("loss", "grad_norm", "approx_kl", "anchor_kl", "entropy", "reward_mean")
         rows = [{key: row[key].hex() for key in keys} for row in trainer.run_dir.rows("train.jsonl")]
-        return [*rows, {"weights": trainer.policy.digest()}]
+        return [*rows, {"policy": trainer.policy.digest()}]
     finally:
         trainer.run_dir.close()
 
