@@ -26,7 +26,6 @@ from trainer import Clock
 
 from vla_rl.cli.main import main as vla_rl
 from vla_rl.policy.sampler import GrammarSampler
-from vla_rl.rl import update
 from vla_rl.rl import waves as stage
 
 OVERRIDES = (
@@ -45,7 +44,6 @@ def measure(steps: int, overrides: list[str]) -> dict[str, Any]:
     """Medians over the steps after the first, in seconds."""
     clock, waves = Clock(), []
     clock.wrap(GrammarSampler, "_batch", "inference")
-    clock.wrap(update, "accumulate_gradient", "gradient")
     play = stage.run_wave
 
     def run_wave(**asked: Any) -> Any:
@@ -72,7 +70,6 @@ def measure(steps: int, overrides: list[str]) -> dict[str, Any]:
         "physics_worker_s": sum(e["physics_s"] for e in episodes) / len(rows),
         "pictures_worker_s": sum(e["pictures_s"] for e in episodes) / len(rows),
         "inference_s": statistics.median(waves[1:]),
-        "gradient_s": clock.seconds["gradient"] / (steps + 1),
     }
 
 
