@@ -322,7 +322,7 @@ def test_a_reward_without_terms_is_priced_and_a_run_without_its_base_digest_ends
     )
     config = directory / "config.yaml"
     tree = yaml.safe_load(config.read_text())
-    tree |= {"plugins": ["rewards_of_a_plan"], "reward": {"_target_": "my_rewards.Sparse", "bonus": 0.5}}
+    tree |= {"plugins": ["rewards_of_a_plan"], "reward": {"_target_": "rewards_of_a_plan.Sparse", "bonus": 0.5}}
     config.write_text(yaml.safe_dump(tree))
     monkeypatch.syspath_prepend(str(tmp_path))
     assert main(["replay", str(directory), "--advantages", "--json"]) == 5  # it is not what the run was priced with
