@@ -249,7 +249,7 @@ class Clock:
 def overhead(steps: int) -> dict[str, Any]:
     """Shares of some steps of the quickstart."""
     from vla_rl.cli.main import main as vla_rl
-    from vla_rl.rl import drift, update
+    from vla_rl.rl import checkpoint, drift, update, waves
     from vla_rl.rl import trainer as grpo
     from vla_rl.rollout import store
 
@@ -259,12 +259,12 @@ def overhead(steps: int) -> dict[str, Any]:
         (grpo.GrpoTrainer, "_preflight", "start"),
         (grpo.GrpoTrainer, "_restore", "start"),
         (grpo.GrpoTrainer, "_evaluate", "evaluation"),
-        (grpo, "run_wave", "episodes"),
+        (waves, "run_wave", "episodes"),
         (store, "write_episode", "storing episodes"),
         (update, "accumulate_gradient", "forward and backward"),
         (drift, "score_rows", "forward and backward"),
         (torch.optim.AdamW, "step", "optimiser"),
-        (grpo.ckpt, "save_checkpoint", "checkpoints"),
+        (checkpoint, "save_checkpoint", "checkpoints"),
     ):
         clock.wrap(owner, attribute, name)
     with tempfile.TemporaryDirectory() as place:

@@ -16,7 +16,6 @@ from vla_rl.rl.drift import measure
 from vla_rl.rl.forecast import (
     Playing,
     Probe,
-    copies_anchor,
     memory_bytes,
     parameter_counts,
     redo_seconds,
@@ -109,11 +108,11 @@ def test_copies_are_what_lies_beside_the_network_while_the_drift_is_measured(row
 
 def test_only_an_adapter_needs_no_copy_as_its_anchor():
     policy = tiny_policy()
-    assert copies_anchor(policy, TextStack().trainable(policy))
+    assert Anchor.copies(policy, TextStack().trainable(policy))
     adapter = lora().trainable(policy)
-    assert not copies_anchor(policy, adapter)
+    assert not Anchor.copies(policy, adapter)
     more = next(pair for pair in policy.model.named_parameters() if pair[0] not in dict(adapter))
-    assert copies_anchor(policy, [*adapter, more])
+    assert Anchor.copies(policy, [*adapter, more])
 
 
 def test_activations_are_those_of_the_largest_micro_batch_and_not_of_all_together(rows):

@@ -16,7 +16,7 @@ from bandit import bandit_trainer
 from one_update import ADVANTAGES, TEMPERATURE, settings
 from test_forecast import measured
 from test_learning import success_rates
-from test_trainer import Killed, evidence, finish, kill_at, lives  # noqa: F401 (a fixture)
+from test_trainer import evidence, finish, lived, lives  # noqa: F401 (a fixture)
 from tiny_policy import tiny_policy, tiny_sampler
 from toy_run import STEPS, lora, toy_trainer
 
@@ -354,15 +354,12 @@ def test_a_checkpoint_holds_the_adapter_and_its_moments_alone_and_names_its_base
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_killed_at_event_after_event_it_ends_in_the_same_adapter_rows_and_counters(reference, tmp_path, every):
-    path, count = tmp_path / "run", 0
-    for stride in range(5, 200, 9):
-        count += 1
-        try:
-            finish(toy_trainer(path, surface=lora(), on_event=kill_at(stride), every=every, keep_rows=True))
-            break
-        except Killed:
-            continue
-    assert count > 3
+    path = tmp_path / "run"
+
+    def run(die):
+        finish(toy_trainer(path, surface=lora(), on_event=die, every=every, keep_rows=True))
+
+    assert lived(run, range(5, 200, 9)) > 3
     assert evidence(path) == evidence(reference[0])
 
 

@@ -155,18 +155,26 @@ def kill_at(count):
     return on_event
 
 
+def lived(run, strides):
+    """How many lives a run took: each is killed at its stride-th event, until one reaches the end.
+
+    Args:
+        run: begins or continues it; called with what is told of every event.
+    """
+    for life, stride in enumerate(strides, 1):
+        try:
+            run(kill_at(stride))
+            return life
+        except Killed:
+            continue
+    raise AssertionError(f"not one of {len(strides)} lives reached the end")
+
+
 @pytest.mark.parametrize("every", [1, 2])
 def test_killed_at_event_after_event_it_ends_in_the_same_weights_rows_and_counters(reference, tmp_path, every):
     """Each life of the run is a few events longer than what it must redo, until one life reaches the end."""
-    path, lives = tmp_path / "run", 0
-    for stride in range(5, 200, 7):
-        lives += 1
-        try:
-            finish(toy_trainer(path, on_event=kill_at(stride), every=every))
-            break
-        except Killed:
-            continue
-    assert lives > 3
+    path = tmp_path / "run"
+    assert lived(lambda die: finish(toy_trainer(path, on_event=die, every=every)), range(5, 200, 7)) > 3
     assert evidence(path) == evidence(reference[0])
 
 
@@ -291,15 +299,11 @@ def test_the_schedule_of_evaluations_is_start_end_cadence_and_named_updates():
 @pytest.mark.parametrize("every", [1, 3])
 def test_evaluations_in_between_are_made_once_whatever_the_kills_and_change_nothing(reference, tmp_path, every):
     path, made = tmp_path / "run", []
-    for stride in range(6, 200, 9):
-        die = kill_at(stride)
-        try:
-            finish(
-                toy_trainer(path, on_event=lambda e, die=die: (made.append(e), die(e)), every=every, evaluate_at={1, 2})
-            )
-            break
-        except Killed:
-            continue
+
+    def run(die):
+        finish(toy_trainer(path, on_event=lambda e: (made.append(e), die(e)), every=every, evaluate_at={1, 2}))
+
+    assert lived(run, range(6, 200, 9)) > 1
     assert [row["step"] for row in read(path, "eval.jsonl")] == [0, 1, 2, 3]
     episodes = [(r["step"], r["seed"]) for r in read(path, "episodes.jsonl") if r["phase"] == "eval"]
     assert len(episodes) == len(set(episodes)) == 12
@@ -450,12 +454,8 @@ def test_dropped_groups_are_replaced_by_fresh_seeds_of_the_same_step(refilled):
 
 
 def test_a_run_with_refills_killed_at_event_after_event_ends_the_same(refilled, tmp_path):
-    for stride in range(8, 300, 11):
-        try:
-            finish(toy_trainer(tmp_path / "run", on_event=kill_at(stride), geometry=REFILLED))
-            break
-        except Killed:
-            continue
+    path = tmp_path / "run"
+    assert lived(lambda die: finish(toy_trainer(path, on_event=die, geometry=REFILLED)), range(8, 300, 11)) > 1
     assert evidence(tmp_path / "run") == evidence(refilled)
 
 

@@ -104,6 +104,7 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
     device = prepare_torch(job.settings.device, job.settings.threads, job.settings.seed)
     from vla_rl.evals.scene import scene_facts
     from vla_rl.rl import forecast, preflight
+    from vla_rl.rl.anchor import Anchor
     from vla_rl.rl.settings import UpdateSettings
     from vla_rl.rl.update import build_optimizer
 
@@ -118,7 +119,7 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
         observation = preflight.render_canary(pool, PROBE_SEEDS[0])
         memory = forecast.memory_bytes(
             policy, parameters, optimizer, constants, job.geometry.temperature, observation,
-            anchored=bool(loss.kl_rows or loss.kl_beta) and forecast.copies_anchor(policy, parameters),
+            anchored=bool(loss.kl_rows or loss.kl_beta) and Anchor.copies(policy, parameters),
             undoable=loss.trust_region is not None,
         )  # fmt: skip
         probe = _probe(policy, sampler, pool, job, constants, optimizer, view) if probing else None

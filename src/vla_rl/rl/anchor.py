@@ -22,11 +22,14 @@ class Anchor(ABC):
 
     @staticmethod
     def of(policy: Any, parameters: NamedParameters) -> Anchor:
-        """The anchor of a run that is about to begin; a copy, unless all that can move is an adapter that does nothing
-        yet."""
+        """The anchor of a run that is about to begin."""
+        return Copied(parameters) if Anchor.copies(policy, parameters) else AdapterOff(policy)
+
+    @staticmethod
+    def copies(policy: Any, parameters: NamedParameters) -> bool:
+        """Whether that takes a copy: it does, unless all that can move is an adapter that does nothing yet."""
         added = {name for pair in pairs(policy.model) for name, _ in pair.named()}
-        fresh = added and added == {name for name, _ in parameters} and not acting_pairs(policy.model)
-        return AdapterOff(policy) if fresh else Copied(parameters)
+        return not added or added != {name for name, _ in parameters} or bool(acting_pairs(policy.model))
 
     @abstractmethod
     def installed(self) -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from vla_rl.errors import StoppedRun
+from vla_rl.errors import OutOfMemory, StoppedRun
 from vla_rl.rl import events, guards, rundir
 from vla_rl.rl.account import Account
 from vla_rl.rl.guards import Guards
@@ -55,7 +55,7 @@ class Endings:
         """The launch goes on from what is restored now.
 
         Args:
-            base_digest: of the weights that the run was started from.
+            base_digest: of the policy that the run was started from.
         """
         self._base_digest = base_digest
         self.recorded()
@@ -124,6 +124,15 @@ class Endings:
         self._pulse.enter(step, "finished" if finished else "stopped", beat=True)
         self._tell(events.RunEnded(step, finished, reason))
         return Outcome(step, finished, reason, self._account.counters)
+
+    def out_of_memory(self, what: str) -> OutOfMemory:
+        """The error that ends a run whose device does not hold `what`."""
+        return OutOfMemory(
+            f"{what} does not fit into the device's memory, also in smaller micro-batches",
+            where="optim.microbatch_rows, optim.microbatch_tokens",
+            remedy=f"what was played is kept: go on with run.resume={self._run_dir.path} optim.microbatch_rows=1, or "
+            "on a device with more memory",
+        )
 
     def _stopped(self, step: int, firings: Sequence[Firing], file: str) -> StoppedRun:
         rows = [firing.row() for firing in firings]

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from vla_rl.policy.lora import pairs
 from vla_rl.policy.prompt import Observation
-from vla_rl.rl.anchor import AdapterOff, Anchor
 from vla_rl.rl.lessons import Lesson
 from vla_rl.rl.preflight import longest_row
 from vla_rl.rl.settings import RECORDED, UpdateSettings
@@ -126,11 +125,6 @@ def memory_bytes(
         "peak": peak,
         "copies": 2 * surface * anchored + (surface + moments) * undoable,
     }
-
-
-def copies_anchor(policy: Any, parameters: NamedParameters) -> bool:
-    """Whether the policy at step 0 is kept as a copy of the surface."""
-    return not isinstance(Anchor.of(policy, parameters), AdapterOff)
 
 
 def update_row_seconds(

@@ -94,7 +94,7 @@ class RunDir:
         return self.path / CHECKPOINTS
 
     def check_base(self, policy_digest: str) -> None:
-        """Record the digest of the starting weights at the first launch; compare it at every later one.
+        """Record the digest of the starting policy at the first launch; compare it at every later one.
 
         Raises:
             IntegrityError: the base policy is not the one that the run was started from.
@@ -207,7 +207,7 @@ def stored_config(path: Path) -> dict[str, Any]:
 
 
 def recorded_base(path: Path) -> str:
-    """Digest of the weights that the run in `path` was started from.
+    """Digest of the policy that the run in `path` was started from.
 
     Raises:
         IntegrityError: the run does not say.
@@ -217,7 +217,7 @@ def recorded_base(path: Path) -> str:
         return file.read_text().strip()
     except OSError as error:
         raise IntegrityError(
-            f"the run's record of the weights that it was started from cannot be read: {error.strerror}",
+            f"the run's record of the policy that it was started from cannot be read: {error.strerror}",
             where=str(file),
             remedy="restore the file from a copy of the run",
         ) from error

@@ -42,7 +42,7 @@ class SavePoints:
 
     Attributes:
         waves: how many waves lie on the disk at a time, of a run of `steps`.
-        digest: of the weights that were saved last; whoever may change them resets it to None.
+        digest: of the policy that was saved last; whoever may change them resets it to None.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ from vla_rl.config.schema import (
     OptimConfig,
     TripwiresConfig,
 )
-from vla_rl.errors import ConfigError, OutOfMemory
+from vla_rl.errors import ConfigError
 from vla_rl.policy.sampler import REFERENCE
 from vla_rl.rl import events, guards, preflight, rundir
 from vla_rl.rl.account import Account
@@ -239,7 +239,8 @@ class GrpoTrainer:
         try:
             result, drift = self._move(step, wave, advantages)
         except torch.OutOfMemoryError as error:
-            raise self._no_memory(f"the update of step {step}") from error
+            self.optimizer.zero_grad(set_to_none=True)
+            raise self.endings.out_of_memory(f"the update of step {step}") from error
         return result, drift, time.perf_counter() - started
 
     def _move(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, Drift | None]:
@@ -272,15 +273,6 @@ class GrpoTrainer:
         if result.moved:
             self.promise.check_moved(self.account.counters.updates_applied + 1)
         return result, drift
-
-    def _no_memory(self, what: str) -> OutOfMemory:
-        self.optimizer.zero_grad(set_to_none=True)
-        return OutOfMemory(
-            f"{what} does not fit into the device's memory, also in smaller micro-batches",
-            where="optim.microbatch_rows, optim.microbatch_tokens",
-            remedy=f"what was played is kept: go on with run.resume={self.run_dir.path} optim.microbatch_rows=1, or on "
-            "a device with more memory",
-        )
 
     def _record(
         self,
@@ -355,7 +347,8 @@ class GrpoTrainer:
                 self.policy, self.parameters, self.optimizer, self.settings, self.geometry.temperature, observation
             )
         except torch.OutOfMemoryError as error:
-            raise self._no_memory("an update on the longest possible rows") from error
+            self.optimizer.zero_grad(set_to_none=True)
+            raise self.endings.out_of_memory("an update on the longest possible rows") from error
         measured = {"longest_row_tokens": tokens, "disk_needed_gib": needed / GIB}
         self.run_dir.record_gate(GateResult("preflight", True, measured, {}).row())
         self.on_event(events.PreflightDone(tokens, needed / GIB, time.perf_counter() - started))
