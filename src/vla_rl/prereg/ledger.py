@@ -1,0 +1,171 @@
+"""The ledger: what happened to a registration, line by line, each line chained to the one before.
+
+In: events. Out: `ledger.jsonl`, and its entries once the chain has been checked. A line's hash is over the very bytes
+that are stored, and the next line repeats it, so that no byte can change without the chain breaking. What a chain
+cannot show is that lines are missing at its end: `anchor` and git do that. The file is replaced as a whole, so it is
+never cut off. Left out: what events mean (`state`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from vla_rl.errors import IntegrityError
+from vla_rl.prereg.canonical import canonical
+
+LEDGER = "ledger.jsonl"
+GENESIS = "0" * 64
+KEYS = ("seq", "utc", "event", "registration", "config", "data", "prev", "hash")
+_TAIL = len(',"hash":""}') + 64
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line.
+
+    Attributes:
+        seq: from 0.
+        utc: when, ISO 8601.
+        event: see `state.EVENTS`.
+        registration, config: digests of the effective registration and of its configuration at that moment.
+        data: what the event has to tell, JSON-able.
+        prev: hash of the line before.
+        hash: of this line's bytes without it.
+    """
+
+    seq: int
+    utc: str
+    event: str
+    registration: str
+    config: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    prev: str = GENESIS
+    hash: str = ""
+
+    def line(self) -> bytes:
+        """As stored, without the end of line; computes the hash."""
+        body = {key: getattr(self, key) for key in KEYS[:-1]}
+        data = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return data[:-1] + f',"hash":"{hashlib.sha256(data).hexdigest()}"}}'.encode()
+
+
+def parse(data: bytes, where: str) -> list[Entry]:
+    """The entries of a ledger whose chain holds.
+
+    Raises:
+        IntegrityError: naming the line and, as far as it can be told, the field.
+    """
+    entries: list[Entry] = []
+    prev = GENESIS
+    lines = data.split(b"\n")
+    if lines.pop():
+        raise _broken(where, len(lines) + 1, "is not ended", "end of line")
+    for number, line in enumerate(lines, start=1):
+        entry = _entry(line, where, number)
+        if entry.prev != prev:
+            raise _broken(where, number, "does not follow the line before it", "prev")
+        if entry.seq != number - 1:
+            raise _broken(where, number, f"counts itself as {entry.seq}", "seq")
+        entries.append(entry)
+        prev = entry.hash
+    return entries
+
+
+def _entry(line: bytes, where: str, number: int) -> Entry:
+    try:
+        stored = json.loads(line)
+        if list(stored) != list(KEYS):
+            raise ValueError
+    except ValueError:
+        raise _broken(where, number, "is no ledger entry", "its form") from None
+    body = line[:-_TAIL] + b"}"
+    if hashlib.sha256(body).hexdigest() != stored["hash"] or not line.endswith(f',"hash":"{stored["hash"]}"}}'.encode()):
+        raise _broken(where, number, f"(event {stored['event']}) was changed after it was written", "data or hash")
+    return Entry(**stored)
+
+
+def _broken(where: str, number: int, what: str, field_name: str) -> IntegrityError:
+    return IntegrityError(
+        f"line {number} {what}",
+        where=f"{where}, line {number}: {field_name}",
+        remedy="restore the file from git; no line of it is ever changed or removed",
+    )
+
+
+class Ledger:
+    """The ledger of one registration.
+
+    Args:
+        folder: of the registration.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / LEDGER
+
+    def read(self) -> list[Entry]:
+        """All entries; none if there is no file.
+
+        Raises:
+            IntegrityError: the chain is broken.
+        """
+        return parse(self.path.read_bytes(), str(self.path)) if self.path.exists() else []
+
+    def append(self, event: str, data: Mapping[str, Any], *, registration: str, config: str) -> Entry:
+        """Add an entry; whoever calls this holds the lock if it decided on what it had read.
+
+        Raises:
+            IntegrityError: the chain is broken.
+        """
+        before = self.path.read_bytes() if self.path.exists() else b""
+        entries = parse(before, str(self.path))
+        canonical(data)  # plain and finite, or refused here
+        entry = Entry(
+            seq=len(entries),
+            utc=now(),
+            event=event,
+            registration=registration,
+            config=config,
+            data=dict(data),
+            prev=entries[-1].hash if entries else GENESIS,
+        )
+        line = entry.line()
+        _replace(self.path, before + line + b"\n")
+        return _entry(line, str(self.path), entry.seq + 1)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the registration: what is read inside stays true until the end of the block, for every process."""
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def now() -> str:
+    """This moment, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

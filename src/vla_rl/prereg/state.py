@@ -1,0 +1,251 @@
+"""Where a registration stands: a pure fold over its ledger.
+
+In: ledger entries. Out: one `State`. Which event may follow in which state is one table (`TRANSITIONS`); an event that
+it does not have is refused before it is written, and a ledger that holds one is broken. Nothing here reads a file or a
+clock. Left out: whether an action is wise (`gates`, `budget`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vla_rl.errors import IntegrityError, UsageError
+from vla_rl.prereg.ledger import Entry
+
+DRAFT, REGISTERED, ACTIVE, HALTED = "DRAFT", "REGISTERED", "ACTIVE", "HALTED"
+COMPLETE, CLOSED, WITHDRAWN, SUPERSEDED = "COMPLETE", "CLOSED", "WITHDRAWN", "SUPERSEDED"
+STATES = (DRAFT, REGISTERED, ACTIVE, HALTED, COMPLETE, CLOSED, WITHDRAWN, SUPERSEDED)
+ENDS = (CLOSED, WITHDRAWN, SUPERSEDED)
+
+EVENTS = {
+    "registered": "the registration was frozen",
+    "amended": "an amendment came into force",
+    "objected": "somebody objects",
+    "answered": "an objection was answered",
+    "checked": "an item of the activation checklist is done",
+    "activated": "the checklist is done and the objection window over",
+    "gate_passed": "a registered gate was passed",
+    "gate_refused": "a registered gate was not passed, or a launch was refused",
+    "overridden": "a registered override of a gate's BAND",
+    "launched": "an attempt began",
+    "attempt_ended": "an attempt ended, with its cost",
+    "tripwire": "a wire or gate inside the run ended it",
+    "budget": "the budget ended a run",
+    "look": "outcomes were opened",
+    "read": "a read was computed",
+    "rung": "the boundary of a rung was judged",
+    "published": "a rung's checkpoint was copied with a receipt",
+    "verdict": "the claim was judged",
+    "erratum": "something was found to be wrong afterwards",
+    "imported": "ledger and evidence came back from another machine",
+    "closed": "the end",
+    "withdrawn": "the registration was taken back, with its reason",
+    "superseded": "another registration takes its place",
+}
+_ASIDE = {"withdrawn": WITHDRAWN, "superseded": SUPERSEDED}
+_TALK = {name: None for name in ("objected", "answered", "gate_refused", "imported")}  # None: the state stays
+_WORK = {
+    name: None
+    for name in ("gate_passed", "overridden", "attempt_ended", "look", "read", "rung", "published", "verdict", "erratum")
+}
+# What a read that completes the primary ones leads to is not in the table: COMPLETE, from ACTIVE and HALTED.
+TRANSITIONS: dict[str, dict[str, str | None]] = {
+    DRAFT: {"registered": REGISTERED},
+    REGISTERED: {**_TALK, **_ASIDE, "amended": None, "checked": None, "activated": ACTIVE, "erratum": None},
+    ACTIVE: {
+        **_TALK, **_WORK, **_ASIDE, "amended": None, "launched": None, "tripwire": HALTED, "budget": HALTED,
+        "closed": CLOSED,
+    },
+    HALTED: {**_TALK, **_WORK, **_ASIDE, "amended": ACTIVE, "tripwire": None, "budget": None, "closed": CLOSED},
+    COMPLETE: {
+        name: None
+        for name in ("gate_refused", "imported", "attempt_ended", "look", "read", "rung", "published", "verdict", "erratum")
+    }
+    | {"closed": CLOSED},
+    CLOSED: {"erratum": None, "imported": None},
+    WITHDRAWN: {"erratum": None, "imported": None},
+    SUPERSEDED: {"erratum": None, "imported": None},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One launch of a rung and arm.
+
+    Attributes:
+        number: from 1, over the whole registration.
+        data: of its `launched` event.
+        end: of its `attempt_ended` event; None while it has none.
+    """
+
+    number: int
+    utc: str
+    data: Mapping[str, Any]
+    end: Mapping[str, Any] | None = None
+
+    @property
+    def rung(self) -> str:
+        return self.data["rung"]
+
+    @property
+    def arm(self) -> str:
+        return self.data["arm"]
+
+    @property
+    def exploratory(self) -> bool:
+        return self.data["exploratory"]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its registered end."""
+        return self.end is not None and self.end["how"] == "finished"
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a registration stands.
+
+    Attributes:
+        name: one of `STATES`.
+        since: when the registration, or its last amendment that was more than clerical, was recorded.
+        amendments: how many are in force.
+        primaries: reads that complete it.
+        attempts: in order.
+        reads: by id, the data of the event that recorded them.
+        looks: by measurement, how often its outcomes were opened.
+        gates: by id, the data of the last judgement.
+        overridden: gates whose BAND was overridden.
+        rungs: by id, the decision at its boundary.
+        published: by rung, data of the event.
+        checked: items of the checklist that are done, with their evidence.
+        objections: by number, the open ones.
+        verdict: data of the last one.
+        closing: data of the event that ended it.
+        errata: their data.
+    """
+
+    name: str = DRAFT
+    since: str = ""
+    amendments: int = 0
+    primaries: tuple[str, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    reads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    looks: Mapping[str, int] = field(default_factory=dict)
+    gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    overridden: tuple[str, ...] = ()
+    rungs: Mapping[str, str] = field(default_factory=dict)
+    published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    checked: Mapping[str, Any] = field(default_factory=dict)
+    objections: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    stops: tuple[Mapping[str, Any], ...] = ()
+    verdict: Mapping[str, Any] | None = None
+    closing: Mapping[str, Any] | None = None
+    errata: tuple[Mapping[str, Any], ...] = ()
+    other_cost: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def running(self) -> tuple[Attempt, ...]:
+        """Attempts without an end."""
+        return tuple(attempt for attempt in self.attempts if attempt.end is None)
+
+    def of(self, rung: str, arm: str) -> tuple[Attempt, ...]:
+        """Registered attempts at a rung and arm."""
+        return tuple(a for a in self.attempts if (a.rung, a.arm) == (rung, arm) and not a.exploratory)
+
+    def completed(self, rung: str, arm: str) -> Attempt | None:
+        """The attempt that came to its end."""
+        return next((a for a in reversed(self.of(rung, arm)) if a.finished), None)
+
+
+def fold(entries: Iterable[Entry], where: str = "ledger.jsonl") -> State:
+    """The state after all entries.
+
+    Raises:
+        IntegrityError: an event that may not follow there.
+    """
+    state = State()
+    for entry in entries:
+        try:
+            state = advance(state, entry)
+        except (KeyError, TypeError, UsageError):
+            raise IntegrityError(
+                f"line {entry.seq + 1}: {entry.event!r} cannot follow in the state {state.name}",
+                where=f"{where}, line {entry.seq + 1}: event",
+                remedy="restore the file from git",
+            ) from None
+    return state
+
+
+def allowed(state: str, event: str) -> bool:
+    """Whether `event` may follow in a state."""
+    return event in TRANSITIONS[state]
+
+
+def advance(state: State, entry: Entry) -> State:
+    """The state after one more entry.
+
+    Raises:
+        UsageError: it may not follow.
+    """
+    if not allowed(state.name, entry.event):
+        raise UsageError(
+            f"{EVENTS.get(entry.event, entry.event)}: this cannot be in the state {state.name}",
+            remedy=f"possible now: {', '.join(TRANSITIONS[state.name]) or 'nothing'}",
+        )
+    state = replace(state, name=TRANSITIONS[state.name][entry.event] or state.name)
+    state = _record(state, entry)
+    if entry.event == "read" and state.name in (ACTIVE, HALTED) and _complete(state):
+        state = replace(state, name=COMPLETE)
+    return state
+
+
+def _complete(state: State) -> bool:
+    return bool(state.primaries) and all(read in state.reads for read in state.primaries)
+
+
+def _record(state: State, entry: Entry) -> State:
+    data = entry.data
+    match entry.event:
+        case "registered":
+            return replace(state, primaries=tuple(data["primaries"]), since=entry.utc)
+        case "amended":
+            since = state.since if data["kind"] == "clerical" else entry.utc
+            return replace(
+                state, amendments=data["number"], primaries=tuple(data["primaries"]), since=since, overridden=()
+            )
+        case "objected":
+            return replace(state, objections={**state.objections, entry.seq: data})
+        case "answered":
+            return replace(state, objections={k: v for k, v in state.objections.items() if k != data["objection"]})
+        case "checked":
+            return replace(state, checked={**state.checked, data["item"]: data["evidence"]})
+        case "gate_passed" | "gate_refused":
+            return replace(state, gates={**state.gates, data["gate"]: data}) if data.get("gate") else state
+        case "overridden":
+            return replace(state, overridden=(*state.overridden, data["gate"]))
+        case "launched":
+            attempt = Attempt(data["attempt"], entry.utc, data)
+            return replace(state, attempts=(*state.attempts, attempt))
+        case "attempt_ended":
+            ended = tuple(replace(a, end=data) if a.number == data["attempt"] else a for a in state.attempts)
+            return replace(state, attempts=ended)
+        case "tripwire" | "budget":
+            return replace(state, stops=(*state.stops, {"event": entry.event, **data}))
+        case "look":
+            looks = {**state.looks, data["measurement"]: state.looks.get(data["measurement"], 0) + 1}
+            return replace(state, looks=looks, other_cost=(*state.other_cost, data))
+        case "read":
+            return replace(state, reads={**state.reads, data["read"]: data})
+        case "rung":
+            return replace(state, rungs={**state.rungs, data["rung"]: data["decision"]})
+        case "published":
+            return replace(state, published={**state.published, data["rung"]: data})
+        case "verdict":
+            return replace(state, verdict=data)
+        case "erratum":
+            return replace(state, errata=(*state.errata, data))
+        case "closed" | "withdrawn" | "superseded":
+            return replace(state, closing={"event": entry.event, **data})
+    return state
