@@ -10,7 +10,9 @@ KEYS = ("a", "b", "optim.lr", "x y", "id", "0", 'q"', "ä")
 
 
 def scalar(rng: random.Random) -> Any:
-    return rng.choice([None, True, False, 0, 1, -1, 0.0, 1.0, 1e-7, "", "1", "true", "a", "off", "lines\nof text", "]["])
+    return rng.choice(
+        [None, True, False, 0, 1, -1, 0.0, 1.0, 1e-7, "", "1", "true", "a", "off", "lines\nof text", "]["]
+    )
 
 
 def document(rng: random.Random, depth: int = 3) -> Any:

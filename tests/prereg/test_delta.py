@@ -35,7 +35,9 @@ def test_records_are_addressed_by_their_id_and_other_lists_are_one_value():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("before, after", [(1, 1.0), (1, True), (0, False), (0.0, 0), (None, False), ("1", 1), (0.0, -0.0)])
+@pytest.mark.parametrize(
+    "before, after", [(1, 1.0), (1, True), (0, False), (0.0, 0), (None, False), ("1", 1), (0.0, -0.0)]
+)
 def test_values_of_different_types_differ(before, after):
     assert diff({"x": before}, {"x": after})
     op = Op("set", read_path("x"), before, 5)

@@ -16,13 +16,14 @@ from tiny_policy import tiny_policy, tiny_sampler
 from toy_run import STEPS, toy_trainer
 from toy_world import spec
 
+from vla_rl.config.schedule import evaluation_steps
 from vla_rl.config.schema import GeometryConfig, LossConfig, OptimConfig
 from vla_rl.errors import ConfigError, RolloutError, StoppedRun
 from vla_rl.rl import events
 from vla_rl.rl import trainer as trainer_module
 from vla_rl.rl.checkpoint import checkpoints, load_checkpoint
 from vla_rl.rl.drift import Drift
-from vla_rl.rl.plan import Geometry, evaluation_steps
+from vla_rl.rl.plan import Geometry
 from vla_rl.rollout.events import EpisodeDone, PredictRound
 from vla_rl.rollout.pool import ProcessPool
 

@@ -12,6 +12,7 @@ from vla_rl.cli.resume import FREE_OF_TRAINING, compose_or_resume
 from vla_rl.cli.serving import serving_parity
 from vla_rl.cli.startup import check_unused, new_run_dir, prepare_torch
 from vla_rl.config.reader import ConfigReader
+from vla_rl.config.schedule import evaluation_steps
 from vla_rl.config.schema import (
     BudgetConfig,
     CheckpointConfig,
@@ -28,7 +29,7 @@ from vla_rl.evals.parity import Bounds
 from vla_rl.prereg.identity import identity
 from vla_rl.report.progress import ProgressView
 from vla_rl.report.training import TrainingView, closing, show_closing
-from vla_rl.rl.plan import Geometry, Outcome, evaluation_steps
+from vla_rl.rl.plan import Geometry, Outcome
 from vla_rl.seeds import check_disjoint, check_use, parse_seeds
 from vla_rl.sim.canary import require_rendering
 

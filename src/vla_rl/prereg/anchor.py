@@ -59,7 +59,8 @@ def check(git: Git | None, registration: str, path: Path, data: bytes) -> None:
     remembered = git.run("cat-file", "blob", f"{known}:{LEDGER}")
     if not data.startswith(remembered):
         lines = remembered.count(b"\n")
-        at = next((i for i, (a, b) in enumerate(zip(remembered.split(b"\n"), data.split(b"\n"), strict=False)) if a != b), 0)
+        pairs = enumerate(zip(remembered.split(b"\n"), data.split(b"\n"), strict=False))
+        at = next((i for i, (known_line, line) in pairs if known_line != line), 0)
         raise IntegrityError(
             f"{lines} lines were written, and line {at + 1} is missing or not what it was",
             where=f"{path}, line {at + 1}: {ref(registration)}",

@@ -14,15 +14,14 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from vla_rl.errors import ConfigError
 
-T = TypeVar("T")
 Choose = Callable[[type, Mapping[str, Any], str], type]
 
 
-def decode(schema: type[T], value: Any, where: str, choose: Choose | None = None) -> T:
+def decode[T](schema: type[T], value: Any, where: str, choose: Choose | None = None) -> T:
     """An instance of the dataclass `schema`.
 
     Args:
@@ -34,6 +33,15 @@ def decode(schema: type[T], value: Any, where: str, choose: Choose | None = None
         ConfigError: what is wrong, where.
     """
     return _dataclass(schema, value, where, choose)
+
+
+def decode_file[T](schema: type[T], value: Any, file: str, choose: Choose | None = None) -> T:
+    """As `decode`, of what a file holds: its name stands before the path in every message."""
+    try:
+        return decode(schema, value, "", choose)
+    except ConfigError as error:
+        where = f"{file}: {error.where}" if error.where else file
+        raise ConfigError(error.what, where=where, remedy=error.remedy) from None
 
 
 @functools.cache
@@ -96,7 +104,7 @@ def _value(hint: Any, value: Any, where: str, choose: Choose | None) -> Any:
             raise _wrong(value, "null", where)
         return None
     if type(value) is not hint:
-        raise _wrong(value, {str: "text", int: "a whole number", float: "a number such as 1.0"}.get(hint, str(hint)), where)
+        raise _wrong(value, _name(hint), where)
     return value
 
 

@@ -88,7 +88,8 @@ def _entry(line: bytes, where: str, number: int) -> Entry:
     except ValueError:
         raise _broken(where, number, "is no ledger entry", "its form") from None
     body = line[:-_TAIL] + b"}"
-    if hashlib.sha256(body).hexdigest() != stored["hash"] or not line.endswith(f',"hash":"{stored["hash"]}"}}'.encode()):
+    ends_with_it = line.endswith(f',"hash":"{stored["hash"]}"}}'.encode())
+    if hashlib.sha256(body).hexdigest() != stored["hash"] or not ends_with_it:
         raise _broken(where, number, f"(event {stored['event']}) was changed after it was written", "data or hash")
     return Entry(**stored)
 

@@ -46,10 +46,8 @@ EVENTS = {
 }
 _ASIDE = {"withdrawn": WITHDRAWN, "superseded": SUPERSEDED}
 _TALK = {name: None for name in ("objected", "answered", "gate_refused", "imported")}  # None: the state stays
-_WORK = {
-    name: None
-    for name in ("gate_passed", "overridden", "attempt_ended", "look", "read", "rung", "published", "verdict", "erratum")
-}
+_RESULTS = {name: None for name in ("attempt_ended", "look", "read", "rung", "published", "verdict", "erratum")}
+_WORK = {"gate_passed": None, "overridden": None, **_RESULTS}
 # What a read that completes the primary ones leads to is not in the table: COMPLETE, from ACTIVE and HALTED.
 TRANSITIONS: dict[str, dict[str, str | None]] = {
     DRAFT: {"registered": REGISTERED},
@@ -59,11 +57,7 @@ TRANSITIONS: dict[str, dict[str, str | None]] = {
         "closed": CLOSED,
     },
     HALTED: {**_TALK, **_WORK, **_ASIDE, "amended": ACTIVE, "tripwire": None, "budget": None, "closed": CLOSED},
-    COMPLETE: {
-        name: None
-        for name in ("gate_refused", "imported", "attempt_ended", "look", "read", "rung", "published", "verdict", "erratum")
-    }
-    | {"closed": CLOSED},
+    COMPLETE: {"gate_refused": None, "imported": None, **_RESULTS, "closed": CLOSED},
     CLOSED: {"erratum": None, "imported": None},
     WITHDRAWN: {"erratum": None, "imported": None},
     SUPERSEDED: {"erratum": None, "imported": None},

@@ -1,13 +1,13 @@
-"""Which episodes belong to which update, when a run is evaluated, what it used so far, how it ended: frozen records.
+"""Which episodes belong to which update, what a run has used so far, how it ended: frozen records.
 
 In: a `GeometryConfig`. Out: episode specs by step. No training happens here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vla_rl.config.schedule import step_seeds, training_seeds
 from vla_rl.config.schema import GeometryConfig
 from vla_rl.errors import ConfigError
 from vla_rl.rl.advantage import GroupRule
@@ -62,7 +62,7 @@ class Geometry:
     @property
     def most_seeds(self) -> int:
         """Seeds that are set aside for a step."""
-        return self.seeds * (1 + self.refill)
+        return step_seeds(self.seeds, self.refill)
 
     def specs(self, step: int, groups: int | None = None, used: int = 0) -> list[EpisodeSpec]:
         """Episodes of update `step` (from 1), seed-major; steps never share a seed.
@@ -77,20 +77,7 @@ class Geometry:
 
     def training_seeds(self, steps: int) -> range:
         """Every seed that a run of `steps` updates may train on."""
-        return range(self.train_seed_base, self.train_seed_base + steps * self.most_seeds)
-
-
-def evaluation_steps(steps: int, every: int | None, at_steps: Sequence[int]) -> frozenset[int]:
-    """After which updates of a run of `steps` the policy is evaluated: 0, the last, every `every` and those named.
-
-    Raises:
-        ConfigError: a named one is not among the run's.
-    """
-    if beyond := [step for step in at_steps if not 0 <= step <= steps]:
-        raise ConfigError(
-            f"there is no update {beyond[0]} in a run of {steps}", where="eval.at_steps", remedy=f"use 0 to {steps}"
-        )
-    return frozenset({0, steps, *at_steps, *(range(every, steps, every) if every else ())})
+        return training_seeds(self.train_seed_base, self.seeds, self.refill, steps)
 
 
 @dataclass(frozen=True)

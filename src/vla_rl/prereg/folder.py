@@ -1,0 +1,265 @@
+"""The folder of a registration: its files, read and checked together, and the one way to add to it.
+
+In: `experiments/<ID>/`. Out: the effective registration, the ledger's entries and the state they fold to. Whatever is
+written goes through `Folder.write`: new files are created exclusively, and the ledger records the digest of every one.
+Nothing that was written is ever changed. Left out: what to write (`freeze`, `launching`, ...).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vla_rl.errors import ConfigError, IntegrityError, UsageError
+from vla_rl.prereg import anchor, state, yamlfile
+from vla_rl.prereg.amendments import Effective, extend, read_amendment, start
+from vla_rl.prereg.canonical import SHORT, digest, file_digest
+from vla_rl.prereg.document import REGISTRATION
+from vla_rl.prereg.git import Git
+from vla_rl.prereg.ledger import Entry, Ledger
+from vla_rl.prereg.state import State
+
+AMENDMENTS, EVIDENCE = "amendments", "evidence"
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A registration as it stands.
+
+    Attributes:
+        effective: with its amendments.
+        entries: of the ledger.
+        state: what they fold to.
+    """
+
+    effective: Effective
+    entries: tuple[Entry, ...]
+    state: State
+
+    @property
+    def registration(self) -> Any:
+        return self.effective.registration
+
+
+class Folder:
+    """`experiments/<ID>/`.
+
+    Args:
+        experiments: the directory of all registrations.
+        id: of this one.
+
+    Raises:
+        UsageError: a name that is no id.
+    """
+
+    def __init__(self, experiments: Path, id: str) -> None:
+        if not _ID.fullmatch(id):
+            raise UsageError(
+                f"{id!r} is no id", where="ID", remedy="letters, digits, - and _, at most 64, e.g. E001-quickstart"
+            )
+        self.id, self.path = id, experiments / id
+        self.ledger = Ledger(self.path)
+
+    @property
+    def registration(self) -> Path:
+        return self.path / REGISTRATION
+
+    @property
+    def frozen(self) -> bool:
+        return self.registration.exists()
+
+    def git(self) -> Git | None:
+        return Git.around(self.path)
+
+    def amendment(self, number: int) -> Path:
+        return self.path / AMENDMENTS / f"{number:02d}.yaml"
+
+    def evidence(self, name: str) -> Path:
+        return self.path / EVIDENCE / f"{name}.json"
+
+    def load(self) -> Loaded:
+        """Read everything and hold it against the ledger.
+
+        Raises:
+            UsageError: nothing is frozen here.
+            IntegrityError: a file is not what the ledger says; names file and field.
+        """
+        if not self.frozen:
+            raise UsageError(
+                f"there is no registration {self.id}",
+                where=str(self.registration),
+                remedy=f"vla-rl prereg freeze {self.id} experiment=..."
+                if self.path.is_dir()
+                else f"vla-rl prereg new {self.id}; known: {', '.join(known(self.path.parent)) or 'none'}",
+            )
+        data = self.ledger.path.read_bytes() if self.ledger.path.exists() else b""
+        anchor.check(self.git(), self.id, self.ledger.path, data)
+        return self.load_as_written()
+
+    def load_as_written(self) -> Loaded:
+        """As `load`, but for the second memory of the ledger in git."""
+        entries = tuple(self.ledger.read())
+        if not entries or entries[0].event != "registered":
+            raise IntegrityError(
+                "the ledger does not begin with the registration",
+                where=f"{self.ledger.path}, line 1: event",
+                remedy="restore it from git",
+            )
+        effective = self._effective(entries)
+        return Loaded(effective, entries, state.fold(entries, str(self.ledger.path)))
+
+    def versions(self, entries: Sequence[Entry]) -> list[Effective]:
+        """The registration as it was frozen and after each amendment.
+
+        Raises:
+            IntegrityError: a file is not what the ledger says.
+        """
+        versions = [self._start(entries[0])]
+        for entry in (entry for entry in entries if entry.event == "amended"):
+            path = self.amendment(entry.data["number"])
+            value = self._checked(path, entry.data)
+            try:
+                versions.append(extend(versions[-1], read_amendment(value, str(path)), str(path)))
+            except (ConfigError, UsageError) as error:
+                raise IntegrityError(error.what, where=error.where or str(path), remedy="restore it from git") from None
+        return versions
+
+    def _effective(self, entries: Sequence[Entry]) -> Effective:
+        versions = self.versions(entries)
+        current, at = versions[0], 0
+        for entry in entries:
+            if entry.event == "amended":
+                at += 1
+                current = versions[at]
+            if (entry.registration, entry.config) != (current.digest, current.config_digest):
+                raise IntegrityError(
+                    f"line {entry.seq + 1} was written under another registration",
+                    where=f"{self.ledger.path}, line {entry.seq + 1}: registration, config",
+                    remedy="restore the files from git",
+                )
+        return current
+
+    def _start(self, entry: Entry) -> Effective:
+        value = self._checked(self.registration, entry.data)
+        try:
+            effective = start(value, str(self.registration))
+        except ConfigError as error:
+            raise IntegrityError(error.what, where=error.where, remedy="restore it from git") from None
+        if effective.registration.id != self.id:
+            raise IntegrityError(
+                f"this is the registration {effective.registration.id}",
+                where=f"{self.registration}: meta.id",
+                remedy=f"its folder has to be called {effective.registration.id}",
+            )
+        return effective
+
+    def _checked(self, path: Path, recorded: Mapping[str, Any]) -> Any:
+        """The value of a YAML file whose bytes are those that the ledger recorded."""
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise IntegrityError(
+                f"the file cannot be read: {error.strerror}", where=str(path), remedy="restore it from git"
+            ) from None
+        if file_digest(data) == recorded["sha256"]:
+            return yamlfile.load(data, str(path))
+        raise IntegrityError(
+            "the file is not what was frozen",
+            where=f"{path}: {changed_fields(data, recorded['sections'], str(path))}",
+            remedy=f"git checkout -- {path.name} restores it; a change is an amendment: vla-rl prereg amend {self.id}",
+        )
+
+    # ------------------------------------------------------------------------------------------------------- writing
+    def write(
+        self,
+        event: str,
+        data: Mapping[str, Any],
+        *,
+        effective: Effective,
+        files: Mapping[Path, bytes] | None = None,
+        seen: int | None = None,
+    ) -> Entry:
+        """Create files and add the entry that records them; the caller holds `ledger.locked()`.
+
+        Args:
+            effective: the registration that is in force once the entry is written.
+            files: new files of this folder.
+            seen: how many entries there were when the caller decided; more of them refuse the write.
+
+        Raises:
+            UsageError: the event may not follow, a file exists, or somebody else wrote meanwhile.
+        """
+        entries = self.ledger.read()
+        if seen is not None and len(entries) != seen:
+            raise UsageError(
+                "somebody else has just written to the ledger", where=str(self.ledger.path), remedy="try again"
+            )
+        before = state.fold(entries, str(self.ledger.path))
+        if not state.allowed(before.name, event):
+            raise not_now(before, event, self.id)
+        for path, content in (files or {}).items():
+            create(path, content)
+        entry = self.ledger.append(event, data, registration=effective.digest, config=effective.config_digest)
+        anchor.record(self.git(), self.id, self.ledger.path.read_bytes(), entry)
+        return entry
+
+
+def not_now(now: State, event: str, id: str) -> UsageError:
+    """The error of an action that the state does not allow."""
+    done = f"{state.EVENTS[event]}: that cannot be while {id} is {now.name}"
+    return UsageError(done, where=f"state {now.name}", remedy=f"vla-rl prereg status {id} says what can be done now")
+
+
+def known(experiments: Path) -> list[str]:
+    """Ids of all frozen registrations."""
+    return sorted(path.parent.name for path in experiments.glob(f"*/{REGISTRATION}"))
+
+
+def create(path: Path, content: bytes) -> None:
+    """Write a file that does not exist yet, whole or not at all.
+
+    Raises:
+        UsageError: it exists with other content.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.read_bytes() == content:
+        return  # of an attempt that was killed before the ledger knew
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise UsageError("the file exists, and what was written once stays", where=str(path)) from None
+    finally:
+        temporary.unlink()
+
+
+def sections(document: Mapping[str, Any]) -> dict[str, str]:
+    """Digest of every part of a document, two levels deep, so that a change can be named without the original."""
+    parts: dict[str, str] = {}
+    for name, value in document.items():
+        if isinstance(value, Mapping) and value:
+            parts |= {f"{name}.{key}": digest("section", item)[:SHORT] for key, item in value.items()}
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) and "id" in item for item in value):
+            parts |= {f"{name}[{item['id']}]": digest("section", item)[:SHORT] for item in value}
+        else:
+            parts[name] = digest("section", value)[:SHORT]
+    return parts
+
+
+def changed_fields(data: bytes, recorded: Mapping[str, str], where: str) -> str:
+    """Which parts of a document differ from what was recorded, in words."""
+    try:
+        now = sections(yamlfile.load(data, where))
+    except Exception as error:
+        return getattr(error, "where", None) or "it is no YAML any more"
+    changed = sorted(name for name in {*now, *recorded} if now.get(name) != recorded.get(name))
+    return ", ".join(changed) or "a comment or blanks; no value differs"

@@ -1,0 +1,277 @@
+"""Pins: what a registration was frozen with, and whether this machine has the same.
+
+In: a configuration and this installation. Out: `Pins`, or what differs from them, each with its remedy. Trees are
+hashed over the bytes on the disk, as git would name them, so that neither an edited file that git is told to ignore nor
+one that was never added can hide; a clone on another machine has the same. No weight is loaded, nothing is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vla_rl import paths
+from vla_rl.errors import ConfigError
+from vla_rl.prereg.canonical import file_digest
+from vla_rl.prereg.document import CodePins, EnvironmentPins, FilePins, Pins
+from vla_rl.prereg.git import Git, tree_id
+from vla_rl.prereg.identity import package_versions
+
+LOCK = "constraints.txt"
+ROBOT = "so101_nexus"
+EXACT = ("torch", "mujoco", "transformers", "numpy", "tokenizers", "so101-nexus", "vla-rl")
+VARIABLES = (
+    "MUJOCO_GL",
+    "OMP_NUM_THREADS",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "HYDRA_INSTANTIATE_ALLOWLIST_OVERRIDE",
+    "PYTHONPATH",
+)
+# Start-up hooks that installers put there themselves.
+_USUAL_HOOKS = re.compile(
+    r"import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os\.environ\.get\(var, 'local'\) == 'local'; "
+    r"enabled and __import__\('_distutils_hack'\)\.add_shim\(\);|import _virtualenv"
+)
+_HEX40 = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The installation that a registration is about.
+
+    Attributes:
+        package: directory of the imported package.
+        conf: the Hydra configuration tree in use.
+        root: the checkout they belong to; None for an installed wheel.
+    """
+
+    package: Path
+    conf: Path
+    root: Path | None
+
+    @classmethod
+    def here(cls) -> Place:
+        return cls(paths.PACKAGE, paths.conf_dir(), paths.repo_root())
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A pin that does not hold here.
+
+    Attributes:
+        what: in words.
+        where: path of the pin.
+        remedy: what to do.
+    """
+
+    what: str
+    where: str
+    remedy: str
+
+
+def take(config: Mapping[str, Any], place: Place, command: list[str], draft: bytes | None) -> Pins:
+    """Everything as it is now.
+
+    Raises:
+        ConfigError: a checkpoint that is not there, or a hub id without a full commit.
+    """
+    git = Git.around(place.root) if place.root else None
+    lock = place.root / LOCK if place.root else None
+    return Pins(
+        code=CodePins(
+            package_tree=tree_id(place.package),
+            conf_tree=tree_id(place.conf),
+            lock_sha256=file_digest(lock.read_bytes()) if lock and lock.is_file() else None,
+            base_commit=git.head() if git else None,
+            plugins={name: _plugin_tree(name) for name in config.get("plugins", [])},
+        ),
+        checkpoint=_checkpoint(config.get("policy", {}), "checkpoint", "revision"),
+        codec=_checkpoint(config.get("policy", {}), "fast_tokenizer", "fast_revision"),
+        robot=_robot(),
+        packages=package_versions(),
+        environment=EnvironmentPins({name: os.environ.get(name) for name in VARIABLES}, start_up_hooks()),
+        command=command,
+        draft_sha256=file_digest(draft) if draft is not None else None,
+    )
+
+
+def differences(pins: Pins, config: Mapping[str, Any], place: Place) -> list[Difference]:
+    """What is not as it was pinned; empty if a run here is the registered one."""
+    found: list[Difference] = []
+    clean = "undo the change (git status, git ls-files -v and git status --ignored show where), or amend with --repin"
+    for name, directory in (("package_tree", place.package), ("conf_tree", place.conf)):
+        if tree_id(directory) != getattr(pins.code, name):
+            files = changed_files(place, directory, getattr(pins.code, name))
+            found.append(
+                Difference(f"{directory.name} is not what was frozen{files}", f"pins.code.{name}: {directory}", clean)
+            )
+    found += _plugin_differences(pins.code.plugins)
+    lock = place.root / LOCK if place.root else None
+    now = file_digest(lock.read_bytes()) if lock and lock.is_file() else None
+    if pins.code.lock_sha256 not in (None, now):
+        found.append(Difference(f"{LOCK} is not what was frozen", f"pins.code.lock_sha256: {lock}", clean))
+    for key, pinned in (("checkpoint", pins.checkpoint), ("codec", pins.codec)):
+        found += _file_differences(key, pinned)
+    robot = _robot()
+    if robot.files != pins.robot.files:
+        what = f"the robot model is not what was frozen ({ROBOT} {robot.revision}, frozen with {pins.robot.revision})"
+        found.append(Difference(what, "pins.robot", f"pip install {ROBOT.replace('_', '-')}=={pins.robot.revision}"))
+    versions = package_versions()
+    for name in EXACT:
+        if versions.get(name) != pins.packages.get(name):
+            what = f"{name} {versions.get(name)} is installed, frozen with {pins.packages.get(name)}"
+            remedy = f"pip install {name}=={pins.packages.get(name)}, or amend --repin"
+            found.append(Difference(what, f"pins.packages.{name}", remedy))
+    return found + _environment_differences(pins.environment)
+
+
+def changed_files(place: Place, directory: Path, pinned: str) -> str:
+    """``: a.py, b.py`` if git still has the pinned tree, else nothing."""
+    git = Git.around(place.root) if place.root else None
+    try:
+        known = git.blobs(".", pinned) if git else {}
+    except Exception:
+        return ""
+    from vla_rl.prereg.git import blob_id
+
+    here = {
+        path.relative_to(directory).as_posix(): blob_id(path.read_bytes())
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts
+    }
+    changed = sorted(name for name in {*known, *here} if known.get(name) != here.get(name)) if known else []
+    shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+    return f": {shown}" if shown else ""
+
+
+def start_up_hooks() -> dict[str, str]:
+    """Files that the interpreter runs before any program, by name, with their SHA-256: `.pth` files with code in them
+    that no installer is known to write, and `sitecustomize` or `usercustomize`."""
+    hooks: dict[str, str] = {}
+    for directory in _site_directories():
+        for file in sorted(directory.glob("*.pth")):
+            text = file.read_bytes()
+            lines = [line.strip() for line in text.decode(errors="replace").splitlines()]
+            code = [line for line in lines if line.startswith(("import ", "import\t"))]
+            if any(not _USUAL_HOOKS.fullmatch(line) for line in code):
+                hooks[file.name] = file_digest(text)
+    for name in ("sitecustomize", "usercustomize"):
+        module = sys.modules.get(name)
+        file = getattr(module, "__file__", None)
+        if file and Path(file).is_file():
+            hooks[f"{name}.py"] = file_digest(Path(file).read_bytes())
+    return hooks
+
+
+def _site_directories() -> list[Path]:
+    known = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    if site.ENABLE_USER_SITE:
+        known.add(site.getusersitepackages())
+    return [path for path in map(Path, sorted(filter(None, known))) if path.is_dir()]
+
+
+def _environment_differences(pinned: EnvironmentPins) -> list[Difference]:
+    found = []
+    for name, content in start_up_hooks().items():
+        if pinned.hooks.get(name) != content:
+            found.append(
+                Difference(
+                    f"{name} runs code in every Python program, and it is not what was frozen",
+                    f"pins.environment.hooks.{name}",
+                    "remove it, or use an environment without it",
+                )
+            )
+    if os.environ.get("HYDRA_INSTANTIATE_ALLOWLIST_OVERRIDE"):
+        found.append(
+            Difference(
+                "HYDRA_INSTANTIATE_ALLOWLIST_OVERRIDE is set",
+                "pins.environment.variables",
+                "unset it; it switches off a safety check",
+            )
+        )
+    return found
+
+
+def _checkpoint(policy: Mapping[str, Any], name_key: str, revision_key: str) -> FilePins | None:
+    name, revision = policy.get(name_key), policy.get(revision_key)
+    if name is None:
+        return None
+    directory = _checkpoint_directory(name)
+    if directory is None:
+        if not (isinstance(revision, str) and _HEX40.fullmatch(revision)):
+            raise ConfigError(
+                f"{name!r} is neither a directory nor a hub id pinned to a commit",
+                where=f"policy.{name_key}",
+                remedy=f"name a directory, or give policy.{revision_key} as 40 hex digits",
+            )
+        return FilePins(name, revision, {})
+    return FilePins(name, revision, {file: hash_ for file, hash_ in _hashes(directory)})
+
+
+def _file_differences(key: str, pinned: FilePins | None) -> list[Difference]:
+    directory = _checkpoint_directory(pinned.name) if pinned else None
+    if pinned is None or not pinned.files:  # a hub id: the loader is given the commit
+        return []
+    if directory is None:
+        return [Difference(f"{pinned.name} is not there", f"pins.{key}", "put the pinned files in its place")]
+    here = dict(_hashes(directory))
+    changed = sorted(name for name in {*here, *pinned.files} if here.get(name) != pinned.files.get(name))
+    if not changed:
+        return []
+    return [
+        Difference(
+            f"{len(changed)} files of {pinned.name} are not what was frozen, first {changed[0]}",
+            f"pins.{key}.files.{changed[0]}",
+            "restore the pinned files; another policy needs a registration of its own",
+        )
+    ]
+
+
+def _checkpoint_directory(name: str) -> Path | None:
+    directory = paths.bundled_base(name.removeprefix(paths.BUNDLED)) if name.startswith(paths.BUNDLED) else Path(name)
+    return directory if directory.is_dir() else None
+
+
+def _hashes(directory: Path) -> Iterable[tuple[str, str]]:
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            with open(path, "rb") as file:
+                yield path.relative_to(directory).as_posix(), hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _package_directory(name: str) -> Path | None:
+    spec = importlib.util.find_spec(name)
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(places[0]) if places else None
+
+
+def _robot() -> FilePins:
+    directory = _package_directory(ROBOT)
+    version = package_versions().get("so101-nexus")
+    return FilePins(ROBOT, version, {"tree": tree_id(directory)} if directory else {})
+
+
+def _plugin_tree(name: str) -> str:
+    directory = _package_directory(name)
+    if directory is None:
+        raise ConfigError(f"the plugin package {name} is not installed", where="plugins", remedy="install it")
+    return tree_id(directory)
+
+
+def _plugin_differences(pinned: Mapping[str, str]) -> list[Difference]:
+    found = []
+    for name, tree in pinned.items():
+        directory = _package_directory(name)
+        if directory is None or tree_id(directory) != tree:
+            what = f"the plugin {name} is not what was frozen"
+            found.append(Difference(what, f"pins.code.plugins.{name}", "install the version that was frozen"))
+    return found
