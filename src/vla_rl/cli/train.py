@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,16 +50,30 @@ def run(argv: Sequence[str]) -> int:
     options = parse("train", argv, "Token-level GRPO on real episodes.", EXAMPLES)
     reader = compose_or_resume("config", options.overrides, FREE_OF_TRAINING)
     with ProgressView() as view:
-        outcome, directory = _train(reader, options, TrainingView(view))
-        summary = closing(directory, finished=outcome.finished)
-        if options.json:
-            print_json(summary)
-        else:
-            show_closing(view, summary)
+        train(reader, options, view)
     return EXIT_OK
 
 
-def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[Outcome, Path]:
+def train(
+    reader: ConfigReader, options: Options, view: ProgressView, registered: Mapping[str, Any] | None = None
+) -> tuple[Outcome, Path]:
+    """Run the one trainer on a configuration and show what came out.
+
+    Args:
+        registered: which registration, rung and arm this is, for the manifest; None for a run of its own.
+    """
+    outcome, directory = _train(reader, options, TrainingView(view), registered)
+    summary = closing(directory, finished=outcome.finished)
+    if options.json:
+        print_json(summary)
+    else:
+        show_closing(view, summary)
+    return outcome, directory
+
+
+def _train(
+    reader: ConfigReader, options: Options, view: TrainingView, registered: Mapping[str, Any] | None
+) -> tuple[Outcome, Path]:
     settings = reader.section("run", RunConfig)
     geometry, held_out = reader.section("geometry", GeometryConfig), reader.section("eval", MonitorConfig)
     seeds = parse_seeds(held_out.seeds)
@@ -81,7 +95,7 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
     sampler = reader.component("sampler", policy=policy, run_seed=settings.seed)
     reward, mirror = reader.component("reward"), reader.component("logger")
     sim = reader.component_spec("sim")
-    run_dir, started = _open(reader, settings), False
+    run_dir, started = _open(reader, settings, registered), False
     try:
         with reader.component("pool", env_spec=sim, plugins=reader.plugins, on_event=view.on_event) as pool:
             scene = scene_facts(policy, pool)
@@ -166,7 +180,7 @@ def _run(trainer: Any, mirror: Any, reader: ConfigReader, directory: Path, view:
     return outcome
 
 
-def _open(reader: ConfigReader, settings: RunConfig) -> RunDir:
+def _open(reader: ConfigReader, settings: RunConfig, registered: Mapping[str, Any] | None) -> RunDir:
     """The run directory: created exclusively, or the one to continue."""
     from vla_rl.rl.rundir import RunDir
 
@@ -174,6 +188,7 @@ def _open(reader: ConfigReader, settings: RunConfig) -> RunDir:
         **identity(),
         "overrides": list(reader.overrides),
         "config_digest": reader.digest(*PLACE, *FREE_OF_TRAINING),
+        "registered": None if registered is None else dict(registered),
     }
     name, resume, directory = settings.name, settings.resume, settings.dir
     if resume:

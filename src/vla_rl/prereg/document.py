@@ -15,6 +15,7 @@ from typing import Any, Literal
 from vla_rl.errors import ConfigError
 from vla_rl.prereg.canonical import SCHEMA, SHORT, digest
 from vla_rl.prereg.decode import decode_file
+from vla_rl.prereg.exclusions import Exclusion
 from vla_rl.prereg.rules import RULES, Rule
 
 BASELINE = "baseline"  # the arm that is the configuration itself
@@ -260,21 +261,6 @@ class Rung:
     set: dict[str, Any] = field(default_factory=dict)
     starts_from: str = "base"
     proceed_if: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Exclusion:
-    """Episodes that do not count, decided before outcomes: those whose `field` compares so with `value`.
-
-    A pair loses both sides. A measurement that loses more than `max_share` of its episodes is invalid.
-    """
-
-    id: str
-    measurement: str
-    field: str
-    comparator: Literal["==", "!=", ">", ">=", "<", "<="]
-    value: float | bool | str
-    max_share: float
 
 
 @dataclass(frozen=True)
