@@ -1,4 +1,4 @@
-"""The bootstrap of counts: on the lattice, a function of its seed, and equal to the bootstrap of the pairs themselves."""
+"""The bootstrap of counts: on the lattice, a function of its seed, and that of the pairs themselves."""
 
 from fractions import Fraction
 from itertools import product

@@ -82,7 +82,7 @@ def bootstrap_counts(
 ) -> CountDifference:
     """Paired percentile bootstrap of a difference of success counts.
 
-    Resampling pairs with values +1, -1 and 0 is drawing their three counts at once from a multinomial distribution. Ends
+    Resampling pairs with values +1, -1 and 0 is drawing their three counts from a multinomial distribution. Ends
     are order statistics of the integer sums (`inverted_cdf`), so no float decides anything.
 
     Args:
