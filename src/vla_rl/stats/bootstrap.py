@@ -1,17 +1,20 @@
 """Paired percentile bootstrap of a mean difference.
 
-In: one value per seed before and after. Out: mean difference and interval. Pairs are matched by seed, never by
-position.
+In: one value per seed before and after, or how many pairs were won and lost. Out: mean difference and interval. Pairs
+are matched by seed, never by position. The bias-corrected form is left out: on ties it follows float noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from vla_rl.errors import UsageError
+from vla_rl.stats.exact import order_statistics
+
+BATCH = 4_000_000  # resampled values held at once
 
 
 @dataclass(frozen=True)
@@ -51,3 +54,76 @@ def paired_bootstrap(
     tail = (1 - level) / 2 * 100
     low, high = np.percentile(delta[picks].mean(axis=1), [tail, 100 - tail])
     return PairedDifference(float(delta.mean()), float(low), float(high), len(seeds), level, resamples)
+
+
+@dataclass(frozen=True)
+class CountDifference:
+    """Won minus lost pairs, with a percentile interval on the lattice of integers.
+
+    Attributes:
+        sum: won - lost.
+        low, high: ends of the interval of the sum: integers, so that "above 0" is an exact comparison.
+        pairs: all pairs, ties included.
+        at_most_zero, at_least_zero: resamples whose sum was no gain, no loss.
+    """
+
+    sum: int
+    low: int
+    high: int
+    pairs: int
+    level: float
+    resamples: int
+    at_most_zero: int
+    at_least_zero: int
+
+
+def bootstrap_counts(
+    won: int, lost: int, pairs: int, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> CountDifference:
+    """Paired percentile bootstrap of a difference of success counts.
+
+    Resampling pairs with values +1, -1 and 0 is drawing their three counts from a multinomial distribution. Ends
+    are order statistics of the integer sums (`inverted_cdf`), so no float decides anything.
+
+    Args:
+        won, lost: pairs that only the one side, only the other side won.
+        pairs: all pairs.
+
+    Raises:
+        UsageError: counts that are no counts, or no pairs.
+    """
+    if pairs < 1 or won < 0 or lost < 0 or won + lost > pairs:
+        raise UsageError(f"{won} won and {lost} lost of {pairs} pairs is no count", where="paired bootstrap")
+    ranks = order_statistics(level, resamples)
+    shares = np.array([lost, pairs - won - lost, won]) / pairs
+    drawn = np.random.default_rng(seed).multinomial(pairs, shares, size=resamples)
+    sums = np.sort(drawn[:, 2] - drawn[:, 0])
+    low, high = (int(sums[rank]) for rank in ranks)
+    none, all_ = int(np.sum(sums <= 0)), int(np.sum(sums >= 0))
+    return CountDifference(won - lost, low, high, pairs, level, resamples, none, all_)
+
+
+def bootstrap_mean(
+    values: Sequence[float], *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile interval of a mean; a point where all values are equal.
+
+    Raises:
+        UsageError: no values.
+    """
+    if not values:
+        raise UsageError("no values", where="bootstrap of a mean")
+    ranks = order_statistics(level, resamples)
+    data, rng = np.asarray(values, dtype=np.float64), np.random.default_rng(seed)
+    means = np.sort(resampled_means(data, resamples, rng))
+    return float(means[ranks[0]]), float(means[ranks[1]])
+
+
+def resampled_means(data: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
+    """float64 [resamples]: means of `data` drawn with replacement, in batches of bounded memory."""
+    batch = max(1, BATCH // len(data))
+    parts = [
+        data[rng.integers(0, len(data), (min(batch, resamples - start), len(data)))].mean(axis=1)
+        for start in range(0, resamples, batch)
+    ]
+    return np.concatenate(parts)

@@ -1,0 +1,1 @@
+"""Rule kinds: a closed set, each a frozen dataclass of typed parameters."""
