@@ -1,0 +1,61 @@
+"""The budget: one pool for all rungs, arms, retries and evaluations.
+
+In: a registration and its state. Out: what is spent, what is left, and whether one more launch of a rung still fits.
+Whatever was started counts, however it ended. Units are those that the registration limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vla_rl.prereg.document import Registration
+from vla_rl.prereg.state import State
+
+UNITS = ("gpu_h", "wall_h")
+
+
+@dataclass(frozen=True)
+class Account:
+    """Hours by unit.
+
+    Attributes:
+        limit: of the pool; units without a limit are left out everywhere.
+        spent: by all attempts and evaluations that have ended.
+        expected: what one launch of each rung should cost.
+    """
+
+    limit: Mapping[str, float]
+    spent: Mapping[str, float]
+    expected: Mapping[str, Mapping[str, float]]
+
+    @property
+    def left(self) -> dict[str, float]:
+        return {unit: limit - self.spent[unit] for unit, limit in self.limit.items()}
+
+    def shortfall(self, rung: str) -> str | None:
+        """Why one more launch of a rung does not fit, in words; None if it does."""
+        for unit, limit in self.limit.items():
+            needed = self.expected.get(rung, {}).get(unit, 0.0)
+            if self.spent[unit] + needed > limit:
+                total = self.spent[unit] + needed
+                return (
+                    f"{self.spent[unit]:.4g} {unit} are spent and a launch of {rung} should cost {needed:.4g}: "
+                    f"{total:.4g} > {limit:.4g}"
+                )
+        return None
+
+
+def account(registration: Registration, state: State) -> Account:
+    """The pool as it stands."""
+    pool = {unit: getattr(registration.budget, unit) for unit in UNITS}
+    limit = {unit: hours for unit, hours in pool.items() if hours is not None}
+    costs: list[Mapping[str, Any]] = [a.end for a in state.attempts if a.end is not None]
+    costs += state.other_cost
+    spent = {unit: sum(cost.get(unit) or 0.0 for cost in costs) for unit in limit}
+    expected = {
+        rung: {unit: hours for unit in limit if (hours := getattr(cost, unit)) is not None}
+        for rung, cost in registration.budget.expected.items()
+    }
+    return Account(limit, spent, expected)

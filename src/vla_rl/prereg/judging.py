@@ -1,0 +1,109 @@
+"""Outcomes of reads and gates, from the registration in force and the evidence in its folder.
+
+In: an effective registration, evidence. Out: outcomes, gate decisions, the decision at a rung's boundary. Pure: the
+same registration and evidence give the same outcomes on every machine. Left out: how evidence comes about.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vla_rl.errors import IntegrityError
+from vla_rl.prereg.canonical import SHORT, digest, file_digest
+from vla_rl.prereg.document import Registration
+from vla_rl.prereg.evidence import Evidence, parse
+from vla_rl.prereg.exclusions import exclude
+from vla_rl.prereg.folder import Folder
+from vla_rl.prereg.ledger import Entry
+from vla_rl.prereg.lint import context
+from vla_rl.prereg.outcome import Outcome
+
+PROCEED, STOP = "PROCEED", "STOP"
+PASS, BAND, ABORT = "PASS", "BAND", "ABORT"
+Found = Mapping[tuple[str, str | None], Evidence]
+
+
+def evidence_files(folder: Folder, entries: Iterable[Entry]) -> dict[tuple[str, str | None], Evidence]:
+    """The evidence that the ledger knows of, whose files are what was recorded.
+
+    Raises:
+        IntegrityError: a file is not; names it and the field.
+    """
+    found = {}
+    for entry in (entry for entry in entries if entry.event == "look"):
+        path = folder.evidence(entry.data["evidence"])
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise IntegrityError(
+                f"the file cannot be read: {error.strerror}", where=str(path), remedy="restore it from git"
+            ) from None
+        if file_digest(data) != entry.data["sha256"]:
+            raise IntegrityError(
+                "the evidence is not what was recorded",
+                where=f"{path}: {_changed(data, entry.data['fields'])}",
+                remedy="restore it from git; evidence is written once",
+            )
+        evidence = parse(json.loads(data), str(path))
+        found[evidence.measurement, evidence.arm] = evidence
+    return found
+
+
+def judge(registration: Registration, found: Found, name: str) -> Outcome:
+    """The outcome of a read or gate, those that it needs judged first."""
+    outcomes: dict[str, Outcome] = {}
+    rules = registration.rules()
+    excluded = {key: exclude(evidence, registration.exclusions) for key, evidence in found.items()}
+
+    def one(name: str) -> Outcome:
+        if name not in outcomes:
+            for needed in rules[name].reads():
+                one(needed)
+            outcomes[name] = rules[name].judge(context(registration, evidence=excluded, outcomes=outcomes))
+        return outcomes[name]
+
+    return one(name)
+
+
+def gate_decision(outcome: Outcome) -> str:
+    """PASS, BAND or ABORT: the band of that name; of any other rule only PASS passes."""
+    if outcome.label in (PASS, BAND, ABORT):
+        return outcome.label
+    return PASS if outcome.status == "PASS" else ABORT
+
+
+def boundary(
+    registration: Registration, rung: str, reads: Mapping[str, Mapping[str, Any]]
+) -> tuple[str | None, list[str]]:
+    """The decision at the end of a rung, and the reads that made it so (or that are still missing)."""
+    wanted = registration.rung(rung).proceed_if
+    missing = [name for name in wanted if name not in reads]
+    stopping = [name for name in wanted if name in reads and reads[name]["outcome"]["status"] != "PASS"]
+    if stopping:
+        return STOP, stopping
+    return (None, missing) if missing else (PROCEED, list(wanted))
+
+
+def fields(value: Mapping[str, Any]) -> dict[str, str]:
+    """Digest of every part of an evidence file, so that a change can be named."""
+    parts: dict[str, str] = {}
+    for name, item in value.items():
+        if isinstance(item, list) and item and all(isinstance(row, Mapping) for row in item):
+            key = "seed" if "seed" in item[0] else "step"
+            parts |= {f"{name}[{row.get(key)}]": digest("field", row)[:SHORT] for row in item}
+        elif isinstance(item, Mapping) and item:
+            parts |= {f"{name}.{key}": digest("field", part)[:SHORT] for key, part in item.items()}
+        else:
+            parts[name] = digest("field", item)[:SHORT]
+    return parts
+
+
+def _changed(data: bytes, recorded: Mapping[str, str]) -> str:
+    try:
+        now = fields(json.loads(data))
+    except Exception:
+        return "it is no JSON any more"
+    changed = sorted(name for name in {*now, *recorded} if now.get(name) != recorded.get(name))
+    return ", ".join(changed[:5]) or "blanks; no value differs"

@@ -1,0 +1,181 @@
+"""What has to hold before a registered run may start: every refusal, not the first.
+
+In: a registration as it stands, this machine, what is asked for. Out: refusals, each with its remedy; none if the
+launch is the registered one. The same function is called by the command and again by the process that trains, as its
+first statement. A live attempt is found by its process, which `alive` looks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vla_rl.errors import VlaRlError
+from vla_rl.prereg import delta, pins, state
+from vla_rl.prereg.budget import account
+from vla_rl.prereg.document import BASELINE, Registration
+from vla_rl.prereg.folder import Folder, Loaded
+from vla_rl.prereg.history import History, problems, signature, uncommitted
+from vla_rl.prereg.judging import BAND, PASS, PROCEED
+from vla_rl.prereg.lint import config_of, findings, rung_before
+from vla_rl.prereg.pins import Difference, Place
+from vla_rl.prereg.state import Attempt
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be launched.
+
+    Attributes:
+        rung, arm: ids.
+        set: leaves of the configuration to set beside: of the invariance list, or the run is exploratory.
+        resume: go on with the attempt that stopped.
+        exploratory: the run proves nothing, and may differ.
+    """
+
+    rung: str
+    arm: str
+    set: Mapping[str, Any] = field(default_factory=dict)
+    resume: bool = False
+    exploratory: bool = False
+
+
+def refusals(
+    folder: Folder, loaded: Loaded, request: Request, place: Place, alive: Callable[[Attempt], bool]
+) -> list[Difference]:
+    """Everything that stands against this launch."""
+    registration = loaded.registration
+    found = [*_history(folder, registration), *_state(loaded, request, alive), *_ladder(loaded, request)]
+    found += _values(registration, request)
+    if not request.exploratory:
+        found += [Difference(f.what, f.where, f.remedy) for f in findings(registration)]
+        found += _gates(loaded, request)
+        found += _deferred(registration, request)
+    try:
+        config = config_of(registration, request.rung, request.arm)
+        found += pins.differences(registration.pins, config, place)
+    except VlaRlError as error:
+        found.append(Difference(error.what, error.where or "config", error.remedy or "amend it"))
+    if short := account(registration, loaded.state).shortfall(request.rung):
+        what = f"the budget does not hold another launch: {short}"
+        found.append(Difference(what, "budget", f"vla-rl prereg close {registration.id}, or an amendment"))
+    return found
+
+
+def _history(folder: Folder, registration: Registration) -> list[Difference]:
+    history = History.of(folder.path)
+    if history is None:
+        return [Difference("the folder is in no git checkout", str(folder.path), "git is what anchors a registration")]
+    found = [Difference(p.what, p.where, p.remedy) for p in problems(folder, history)]
+    if names := uncommitted(folder, history):
+        what = f"not committed as it is: {', '.join(names)}"
+        found.append(Difference(what, str(folder.path), f"git add {folder.path} && git commit -m 'Freeze {folder.id}'"))
+    if registration.anchor.signed and (unsigned := signature(folder, history)):
+        found.append(Difference(unsigned.what, unsigned.where, unsigned.remedy))
+    return found
+
+
+def _state(loaded: Loaded, request: Request, alive: Callable[[Attempt], bool]) -> list[Difference]:
+    now, id = loaded.state, loaded.registration.id
+    if now.name == state.REGISTERED:
+        return [Difference(f"{id} is not active yet", "state", f"vla-rl prereg activate {id}")]
+    if now.name == state.HALTED:
+        why = now.stops[-1].get("why", "a wire or its budget") if now.stops else "a wire or its budget"
+        return [Difference(f"{id} is halted: {why}", "state", "only an amendment goes on from here, or close it")]
+    if not state.allowed(now.name, "launched"):
+        return [Difference(f"{id} is {now.name}", "state", "another run needs another registration")]
+    found = []
+    for attempt in now.running:
+        if (attempt.rung, attempt.arm) == (request.rung, request.arm):
+            where = f"attempt {attempt.number}, process {attempt.data['pid']} on {attempt.data['host']}"
+            if alive(attempt):
+                found.append(Difference("this rung and arm is running", where, "wait for it, or stop it first"))
+    if request.exploratory:
+        return found
+    if done := now.completed(request.rung, request.arm):
+        what = f"this rung and arm has its run: attempt {done.number}"
+        found.append(
+            Difference(what, done.data["run"], f"vla-rl prereg read {id} READ; a second run would be a choice")
+        )
+    if request.resume and not now.of(request.rung, request.arm):
+        found.append(Difference("there is no attempt to go on with", "--resume", "leave --resume away"))
+    return found
+
+
+def _ladder(loaded: Loaded, request: Request) -> list[Difference]:
+    registration, now = loaded.registration, loaded.state
+    rung = registration.rung(request.rung)
+    before = rung_before(registration, rung)
+    found = []
+    if before is not None and not request.exploratory:
+        decision = now.rungs.get(before.id)
+        if decision is None and before.proceed_if:
+            reads = [name for name in before.proceed_if if name not in now.reads]
+            what = f"the boundary of {before.id} is not judged: {', '.join(reads)} lack"
+            found.append(Difference(what, f"ladder[{before.id}]", f"vla-rl prereg read {registration.id} {reads[0]}"))
+        elif before.proceed_if and decision != PROCEED:
+            what = f"the boundary of {before.id} says {decision}"
+            found.append(Difference(what, f"ladder[{before.id}]", f"vla-rl prereg close {registration.id}"))
+        elif now.completed(before.id, request.arm) is None:
+            found.append(
+                Difference(f"{before.id} has not been run", f"ladder[{before.id}]", f"launch --rung {before.id}")
+            )
+    if rung.starts_from != "base" and published_name(rung.starts_from, request.arm) not in now.published:
+        what = f"the checkpoint of {rung.starts_from} that {rung.id} starts from is not there"
+        found.append(Difference(what, f"ladder[{rung.id}].starts_from", f"launch --rung {rung.starts_from} first"))
+    return found
+
+
+def published_name(rung: str, arm: str) -> str:
+    """Under which name a rung's checkpoint of an arm is published."""
+    return rung if arm == BASELINE else f"{rung}@{arm}"
+
+
+def _values(registration: Registration, request: Request) -> list[Difference]:
+    found = []
+    for path, value in request.set.items():
+        try:
+            delta.set_values(registration.config, {path: value}, where="--set")
+        except VlaRlError as error:
+            found.append(Difference(error.what, "--set", error.remedy or "name a key of config"))
+            continue
+        if path not in registration.invariance and not request.exploratory:
+            what = f"{path} may change what the run computes"
+            remedy = "register it as a lever, amend it, or launch with --exploratory: such a run proves nothing"
+            found.append(Difference(what, "--set", remedy))
+    return found
+
+
+def _gates(loaded: Loaded, request: Request) -> list[Difference]:
+    found = []
+    for gate in loaded.registration.gates:
+        if gate.before != request.rung:
+            continue
+        judged, id = loaded.state.gates.get(gate.id), loaded.registration.id
+        decision = judged["decision"] if judged else None
+        where, read = f"gates[{gate.id}]", f"vla-rl prereg read {id} {gate.id}"
+        if decision is None:
+            found.append(Difference(f"the gate {gate.id} is not judged", where, read))
+        elif decision == BAND and gate.id not in loaded.state.overridden:
+            remedy = (
+                f"vla-rl prereg override {id} {gate.id} --reason ..." if gate.override else "no override is registered"
+            )
+            found.append(Difference(f"the gate {gate.id} says BAND", where, remedy))
+        elif decision not in (PASS, BAND):
+            found.append(Difference(f"the gate {gate.id} says {decision}", where, f"close {id}; no override exists"))
+    return found
+
+
+def _deferred(registration: Registration, request: Request) -> list[Difference]:
+    rungs = [rung.id for rung in registration.ladder]
+    due = [d for d in registration.deferred if rungs.index(d.by) <= rungs.index(request.rung)]
+    return [
+        Difference(
+            f"the constant {d.id} had to be set before {d.by}",
+            f"deferred[{d.id}]",
+            f"vla-rl prereg read {registration.id} {d.read}, then amend {registration.id} --settle {d.id}",
+        )
+        for d in due
+        if registration.constants.get(d.id) is None
+    ]
