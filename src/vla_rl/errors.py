@@ -9,6 +9,7 @@ EXIT_OK = 0
 EXIT_CRASH = 1
 EXIT_USAGE = 2
 EXIT_STOPPED = 3
+EXIT_REFUSED = 4
 EXIT_INTEGRITY = 5
 
 
@@ -67,6 +68,12 @@ class StoppedRun(VlaRlError):
     """A run stopped itself by its own wire, gate or budget."""
 
     exit_code = EXIT_STOPPED
+
+
+class LaunchRefused(VlaRlError):
+    """A registered run may not start: everything that stands against it is in the message."""
+
+    exit_code = EXIT_REFUSED
 
 
 class IntegrityError(VlaRlError):

@@ -34,6 +34,14 @@ def conf_dir() -> Path:
     raise MachineError("the configuration tree conf/ is missing", where=str(PACKAGE), remedy="reinstall vla_rl")
 
 
+def experiments_dir() -> Path:
+    """Where registrations live: `$VLA_RL_EXPERIMENTS`, else `experiments/` of the checkout that this package runs from,
+    else `experiments/` of the working directory. What they launch goes to `outputs/` beside it."""
+    if override := os.environ.get("VLA_RL_EXPERIMENTS"):
+        return Path(override).resolve()
+    return (repo_root() or Path.cwd()) / "experiments"
+
+
 def cache_dir() -> Path:
     """The user cache (simplified meshes): `$VLA_RL_CACHE`, else `$XDG_CACHE_HOME/vla_rl`, else `~/.cache/vla_rl`."""
     if override := os.environ.get("VLA_RL_CACHE"):

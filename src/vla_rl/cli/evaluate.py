@@ -70,9 +70,15 @@ def run(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def perform(options: Options, view: ProgressView) -> tuple[Path, dict[str, Any], str] | None:
-    """Evaluate and write all files; the directory, the record and what to call it, or None if time ran out."""
-    reader = compose_or_resume("eval", options.overrides, FREE_AT_RESUME)
+def perform(
+    options: Options, view: ProgressView, reader: ConfigReader | None = None
+) -> tuple[Path, dict[str, Any], str] | None:
+    """Evaluate and write all files; the directory, the record and what to call it, or None if time ran out.
+
+    Args:
+        reader: the configuration, where it is not the command line's.
+    """
+    reader = reader or compose_or_resume("eval", options.overrides, FREE_AT_RESUME)
     job, settings = reader.section("run", EvalJobConfig), reader.section("eval", EvalConfig)
     deadline = Deadline(options.left_s(job.max_wall_s))
     plan = _plan(job, settings, options.flags["video"])

@@ -50,27 +50,41 @@ def run(argv: Sequence[str]) -> int:
     policy, facts = _source(options)
     if options.adapter:
         return _adapter(policy, facts, options)
-    from vla_rl.policy.export import export_policy
-    from vla_rl.policy.lora import merge
-
-    if policy.lora is not None:
-        facts["adapter_digest"] = policy.digest()  # merged, the weights have another
-        facts["adapter_kept"] = merge(policy)
-    receipt = export_policy(policy, options.directory, source=facts)
-    summary = {
-        "directory": str(options.directory), "tensors": len(receipt.tensors), "changed": len(receipt.changed),
-        "carried": len(receipt.carried), "source": receipt.source,
-    }  # fmt: skip
+    summary = _export(policy, facts, options.directory)
     if options.json:
         print_json(summary)
     else:
         print(
             f"{options.directory}: {summary['tensors']} tensors, {summary['changed']} of them changed by training, "
             f"{summary['carried']} carried along from the other head\n"
-            + (_MERGED.format(kept) if (kept := facts.get("adapter_kept")) is not None else "")
+            + (_MERGED.format(kept) if (kept := summary["source"].get("adapter_kept")) is not None else "")
             + f"check it with: vla-rl checkpoint validate {options.directory}"
         )
     return EXIT_OK
+
+
+def export_run(run: Path, directory: Path, *, step: int | None = None) -> dict[str, Any]:
+    """Write the policy of a train run as a complete checkpoint with a receipt.
+
+    Returns:
+        JSON-able: `directory`, counts of tensors, `source` (facts of the run).
+    """
+    policy, facts = _trained(run, argparse.Namespace(step=step, adapter=False, base=None))
+    return _export(policy, facts, directory)
+
+
+def _export(policy: VlaPolicy, facts: dict[str, Any], directory: Path) -> dict[str, Any]:
+    from vla_rl.policy.export import export_policy
+    from vla_rl.policy.lora import merge
+
+    if policy.lora is not None:
+        facts["adapter_digest"] = policy.digest()  # merged, the weights have another
+        facts["adapter_kept"] = merge(policy)
+    receipt = export_policy(policy, directory, source=facts)
+    return {
+        "directory": str(directory), "tensors": len(receipt.tensors), "changed": len(receipt.changed),
+        "carried": len(receipt.carried), "source": receipt.source,
+    }  # fmt: skip
 
 
 def _adapter(policy: VlaPolicy, facts: dict[str, Any], options: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """The console script `vla-rl`: picks the command, turns user errors into one message and an exit code.
 
 Exit codes: 0 fine, 1 crash, 2 usage or configuration error, 3 stopped by its own wire, gate or budget (or a bound of
-`vla-rl parity` is broken), 5 integrity failure. Commands import what they need only when they run.
+`vla-rl parity` is broken), 4 a registered launch is refused, 5 integrity failure. Commands import what they need only when they run.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ COMMANDS = {
     "demos": ("vla_rl.cli.demos", "record demonstrations of the scripted expert"),
     "sft": ("vla_rl.cli.sft", "fit a policy to demonstrations"),
     "export": ("vla_rl.cli.export", "write a run's policy as a complete checkpoint with a receipt"),
+    "prereg": ("vla_rl.cli.prereg", "freeze an experiment, amend it, launch it, read it, judge it"),
     "checkpoint": ("vla_rl.cli.checkpoint", "check a policy checkpoint: layout, tables, ids, provenance"),
 }
 EXIT_INTERRUPTED = 130

@@ -60,9 +60,14 @@ def train(
     """Run the one trainer on a configuration and show what came out.
 
     Args:
-        registered: which registration, rung and arm this is, for the manifest; None for a run of its own.
+        registered: which registration, rung and arm this is, for the manifest; None for a run of its own. Its
+            `sealed` says whether a read rests on the held-out evaluations: their outcomes are not shown then.
     """
-    outcome, directory = _train(reader, options, TrainingView(view), registered)
+    sealed = bool(registered and registered["sealed"])
+    outcome, directory = _train(reader, options, TrainingView(view, sealed=sealed), registered)
+    if sealed:
+        view.say(f"run directory {directory}: held-out evaluations are sealed until they are read")
+        return outcome, directory
     summary = closing(directory, finished=outcome.finished)
     if options.json:
         print_json(summary)

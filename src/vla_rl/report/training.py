@@ -24,10 +24,11 @@ class TrainingView:
     Args:
         view: where to show them.
         mirror: gets every step and evaluation row.
+        sealed: a registered read rests on the held-out evaluations, so that nothing here tells their outcomes.
     """
 
-    def __init__(self, view: ProgressView, mirror: Mirror | None = None) -> None:
-        self.view, self.mirror = view, mirror or NoMirror()
+    def __init__(self, view: ProgressView, mirror: Mirror | None = None, *, sealed: bool = False) -> None:
+        self.view, self.mirror, self.sealed = view, mirror or NoMirror(), sealed
         self._phase, self._stored = "starting", 0
 
     def on_event(self, event: Event) -> None:
@@ -49,6 +50,8 @@ class TrainingView:
             case events.StepDone():
                 self.mirror.log("train", event.row)
                 say(_step_line(event.row, event.total_steps))
+            case events.EvalDone() if self.sealed:
+                say(f"held-out after {event.step} updates: sealed")
             case events.EvalDone():
                 self.mirror.log("eval", event.row)
                 counted = f": {tables.count(event.row)} successes" if "successes" in event.row else ""
