@@ -1,0 +1,159 @@
+"""Everything derived again: digests, chain, state, git, evidence, reads, gates, boundaries, verdict.
+
+In: a folder. Out: problems, each with file and field; none if everything that is recorded follows from what is stored.
+Reads are judged again from their evidence under the registration that was in force when they were recorded. Left out:
+this machine (`pins`), which only a launch asks for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from vla_rl.errors import ConfigError, IntegrityError, UsageError
+from vla_rl.prereg import anchor
+from vla_rl.prereg.amendments import Effective
+from vla_rl.prereg.canonical import file_digest
+from vla_rl.prereg.document import DRAFT_FILE, REPORT, Registration
+from vla_rl.prereg.folder import Folder, Loaded
+from vla_rl.prereg.history import History, Problem, problems, signature
+from vla_rl.prereg.judging import boundary, evidence_files, gate_decision, judge
+from vla_rl.prereg.ledger import Entry
+from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.state import State, advance, fold
+from vla_rl.prereg.verdict import verdict_of
+
+RenderReport = Callable[[Loaded], str]
+
+
+def verify(folder: Folder, history: History | None, render: RenderReport) -> list[Problem]:
+    """Everything that does not match.
+
+    Args:
+        history: what git knows, see `History.of`; None outside of a checkout.
+        render: the text of REPORT.md for a registration as it stood.
+    """
+    found = problems(folder, history)
+    try:
+        data = folder.ledger.path.read_bytes() if folder.ledger.path.exists() else b""
+        loaded = folder.load_as_written()
+        anchor.check(history.git if history else None, folder.id, folder.ledger.path, data)
+    except (IntegrityError, UsageError, ConfigError) as error:
+        return [*found, Problem(error.where or str(folder.path), error.what, error.remedy or "restore it from git")]
+    if loaded.registration.anchor.signed and (unsigned := signature(folder, history)):
+        found.append(unsigned)
+    found += _files(folder, loaded)
+    try:
+        found += _derived(folder, loaded)
+        found += _report(folder, loaded, render)
+    except IntegrityError as error:
+        found.append(Problem(error.where or str(folder.path), error.what, error.remedy or "restore it from git"))
+    return found
+
+
+def _files(folder: Folder, loaded: Loaded) -> Iterator[Problem]:
+    """The folder holds what the ledger knows of and nothing else, and the draft is the one it was frozen from."""
+    expected = {folder.registration, folder.ledger.path, folder.path / REPORT}
+    expected |= {folder.amendment(amendment.number) for amendment in loaded.effective.amendments}
+    expected |= {folder.evidence(entry.data["evidence"]) for entry in loaded.entries if entry.event == "look"}
+    draft = folder.path / DRAFT_FILE
+    pinned = loaded.registration.pins.draft_sha256
+    if draft.exists():
+        expected.add(draft)
+        if pinned != file_digest(draft.read_bytes()):
+            yield Problem(f"{draft}: pins.draft_sha256", "it is not the draft that this was frozen from")
+    for path in sorted(folder.path.rglob("*")):
+        if path.is_symlink() or (path.is_file() and path not in expected):
+            remedy = "remove it: what the ledger does not know of was never evidence"
+            yield Problem(str(path), "the ledger does not know of this file", remedy)
+
+
+def _derived(folder: Folder, loaded: Loaded) -> Iterator[Problem]:
+    """What the ledger says was found, found again."""
+    versions = folder.versions(loaded.entries)
+    evidence = evidence_files(folder, loaded.entries)
+    opened: dict[Any, Any] = {}
+    state, at = State(), 0
+    for entry in loaded.entries:
+        where = f"{folder.ledger.path}, line {entry.seq + 1}"
+        at += entry.event == "amended"
+        registration = versions[at].registration
+        data = entry.data
+        if entry.event == "look":
+            key = data["measurement"], data["arm"]
+            if key not in evidence:
+                yield Problem(f"{where}: data.measurement", "its evidence is of another measurement")
+            else:
+                opened[key] = evidence[key]
+        elif entry.event == "read":
+            yield from _read(registration, opened, entry, where)
+            exploratory = data["read"] in versions[at].exploratory
+            if data["exploratory"] != exploratory:
+                yield Problem(f"{where}: data.exploratory", f"the read is {'' if exploratory else 'not '}exploratory")
+        elif entry.event in ("gate_passed", "gate_refused") and data.get("gate"):
+            yield from _gate(registration, opened, entry, where)
+        elif entry.event == "rung":
+            decision, _ = boundary(registration, data["rung"], state.reads)
+            if decision != data["decision"]:
+                yield Problem(f"{where}: data.decision", f"the reads say {decision}, not {data['decision']}")
+        elif entry.event == "verdict":
+            yield from _verdict(versions[at], state, data, where)
+        state = advance(state, entry)
+
+
+def _read(registration: Registration, opened: Mapping[Any, Any], entry: Entry, where: str) -> Iterator[Problem]:
+    again = judge(registration, opened, entry.data["read"])
+    yield from _differences(again, entry.data["outcome"], f"{where}: data.outcome")
+
+
+def _gate(registration: Registration, opened: Mapping[Any, Any], entry: Entry, where: str) -> Iterator[Problem]:
+    again = judge(registration, opened, entry.data["gate"])
+    yield from _differences(again, entry.data["outcome"], f"{where}: data.outcome")
+    decision = gate_decision(again)
+    passed = "gate_passed" if decision == "PASS" else "gate_refused"
+    if decision != entry.data["decision"] or entry.event != passed:
+        yield Problem(f"{where}: data.decision", f"the evidence says {decision}, not {entry.data['decision']}")
+
+
+def _verdict(version: Effective, state: State, data: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    again = verdict_of(version, state).record()
+    for key, value in again.items():
+        if data.get(key) != value:
+            yield Problem(f"{where}: data.{key}", f"the reads lead to {value!r}, not to {data.get(key)!r}")
+
+
+def _differences(again: Outcome, recorded: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    """Numbers agree to nine digits: another version of a library may round the last ones differently."""
+    now = again.record()
+    for key in ("status", "label", "n", "estimate", "interval", "level", "p", "effect", "power"):
+        if not _close(now[key], recorded.get(key)):
+            yield Problem(f"{where}.{key}", f"the evidence says {now[key]!r}, not {recorded.get(key)!r}")
+
+
+def _close(a: Any, b: Any) -> bool:
+    if isinstance(a, Sequence) and not isinstance(a, str):
+        return isinstance(b, Sequence) and len(a) == len(b) and all(_close(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, float) and isinstance(b, float | int) and not isinstance(b, bool):
+        return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
+    return type(a) is type(b) and a == b
+
+
+def _report(folder: Folder, loaded: Loaded, render: RenderReport) -> Iterator[Problem]:
+    """The report says of itself as of which line it was written; it must be that line's."""
+    path = folder.path / REPORT
+    if not path.exists():
+        return
+    text = path.read_text(errors="replace")
+    for count in range(len(loaded.entries), 0, -1):
+        if f"line {count}, {loaded.entries[count - 1].hash}" in text:
+            if text != render(as_of(folder, loaded, count)):
+                yield Problem(f"{path}", "it is not what the ledger leads to", f"vla-rl prereg report {folder.id}")
+            return
+    yield Problem(f"{path}, first lines", "it names no line of this ledger", f"vla-rl prereg report {folder.id}")
+
+
+def as_of(folder: Folder, loaded: Loaded, count: int) -> Loaded:
+    """The registration as it stood after so many lines."""
+    entries = loaded.entries[:count]
+    return Loaded(folder.versions(entries)[-1], entries, fold(entries))
