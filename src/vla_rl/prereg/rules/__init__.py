@@ -32,4 +32,4 @@ _KINDS: tuple[type[Rule], ...] = (
 )
 RULES: dict[str, type[Rule]] = {rule.KIND: rule for rule in _KINDS}
 
-__all__ = ["RULES", "Band", "Context", "Direction", "Number", "Planned", "Rule", *(rule.__name__ for rule in _KINDS)]
+__all__ = ["RULES", "Band", "Context", "Direction", "Number", "Planned", "Rule"]

@@ -1,7 +1,7 @@
 """Named bands of a number, such as ABORT at most 2, BAND 3 to 6, PASS at least 7.
 
-In: one number of a measurement. Out: `Outcome` whose label is the band's name and whose status is the band's. Bands that
-overlap or leave a gap are refused when a registration is checked.
+In: one number of a measurement. Out: `Outcome` with the band's name and status. Bands that overlap or leave a gap are
+refused when a registration is checked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 from vla_rl.errors import ConfigError
-from vla_rl.prereg.exclusions import holds
+from vla_rl.prereg.exclusions import Comparator, holds
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.rules.base import Context, Number, Rule
 from vla_rl.prereg.rules.judging import faults_of_rows
@@ -46,9 +46,14 @@ class Band:
         ):
             raise ConfigError(f"the band {self.label} has an edge twice", where="bands")
 
-    def edges(self, context: Context) -> list[tuple[Literal["at_least", "above", "at_most", "below"], float]]:
+    def edges(self, context: Context) -> list[tuple[Comparator, float]]:
         """Its edges as numbers."""
-        named = (("at_least", self.at_least), ("above", self.above), ("at_most", self.at_most), ("below", self.below))
+        named: tuple[tuple[Comparator, Number | None], ...] = (
+            ("at_least", self.at_least),
+            ("above", self.above),
+            ("at_most", self.at_most),
+            ("below", self.below),
+        )
         return [(side, context.number(edge)) for side, edge in named if edge is not None]
 
     def holds(self, value: float | Fraction, context: Context) -> bool:

@@ -1,7 +1,7 @@
 """A claim about training: the same change under several training seeds, as arms that differ in `run.seed`.
 
-In: for every training seed, two measurements of the same environment seeds. Out: `Outcome` over training seeds. With few
-of them no exact test can be significant, and the interval is too narrow: both are told in the details.
+In: for every training seed, two measurements of the same environment seeds. Out: `Outcome` over training seeds. With
+few of them no exact test can be significant, which is told in the details, and the interval is too narrow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ClusterBootstrap(Rule):
         direction: increase: beyond is above the line. Null is the claim's direction.
         level: confidence level.
         resamples, seed: of the bootstrap.
-        requires: beyond: the whole interval lies beyond the line. not_against: it does not lie wholly on the wrong side.
+        requires: beyond: the whole interval lies beyond the line. not_against: not wholly on the wrong side.
         otherwise: of `beyond`: what it is if the interval holds the line.
     """
 

@@ -18,8 +18,8 @@ from vla_rl.prereg.rules.base import Context, Rule
 class AllOf(Rule):
     """Every one of several reads.
 
-    PASS if all PASS. Else the first that occurs of INVALID, FAIL, MISSING, INCONCLUSIVE: a failed part decides also while
-    another is missing.
+    PASS if all PASS. Else the first that occurs of INVALID, FAIL, MISSING, INCONCLUSIVE: a failed part decides even
+    while another is missing.
 
     Attributes:
         of: ids of reads.
@@ -42,7 +42,8 @@ class AllOf(Rule):
 
     def _judge(self, context: Context) -> Outcome:
         parts = {read: context.outcomes.get(read) or Outcome("MISSING", f"{read} is not read yet") for read in self.of}
-        status = next(status for status in self.ORDER if any(part.status == status for part in parts.values()))
+        found = {part.status for part in parts.values()}
+        status: Status = next(status for status in self.ORDER if status in found)
         return Outcome(
             status,
             f"{self.KIND.replace('_', ' ')}: " + "; ".join(f"{read} {part.line()}" for read, part in parts.items()),

@@ -22,7 +22,7 @@ from vla_rl.stats.power import power_of_tail
 class BinomialTail(Rule):
     """Is the count too high (or too low) for a known rate? Exact one-sided tail.
 
-    PASS: P(X >= k), or P(X <= k) for a decrease, is at most `alpha` under Binomial(n, rate). FAIL: the opposite tail is.
+    PASS: P(X >= k), or P(X <= k) for a decrease, is at most `alpha` under Binomial(n, rate). FAIL: the other tail is.
 
     Attributes:
         measurement: whose episodes are counted.
@@ -102,7 +102,7 @@ class Interval(Rule):
         direction: increase: beyond is above the line. Null is the claim's direction.
         level: confidence level of the interval.
         sides: two: both ends are kept. One: only the end that decides, at the full level.
-        requires: beyond: the whole interval lies beyond the line. not_against: it does not lie wholly on the wrong side.
+        requires: beyond: the whole interval lies beyond the line. not_against: not wholly on the wrong side.
         otherwise: of `beyond`: what it is if the interval holds the line.
         last: of a series, only so many rows from its end.
     """

@@ -101,8 +101,8 @@ class Threshold(Rule):
 class Window(Rule):
     """A wire: does a series stay beyond a line for several rows in a row?
 
-    FAIL if it does, else PASS. A row where the metric does not apply leaves the streak as it is. The line is a number, or
-    a multiple of the first row's value; that row is then exempt.
+    FAIL if it does, else PASS. A row where the metric does not apply leaves the streak as it is. The line is a number,
+    or a multiple of the first row's value; that row is then exempt.
 
     Attributes:
         measurement: a series.

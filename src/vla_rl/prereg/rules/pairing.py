@@ -1,7 +1,7 @@
 """Two measurements of the same seeds, paired.
 
-In: evidence of before and after. Out: values by seed on both sides, or won and lost pairs. A seed that an exclusion took
-out of one side leaves both. Measurements of different scenes are never paired.
+In: evidence of before and after. Out: values by seed on both sides, or won and lost pairs. A seed that an exclusion
+took out of one side leaves both. Measurements of different scenes are never paired.
 """
 
 from __future__ import annotations

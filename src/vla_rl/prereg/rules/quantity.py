@@ -1,7 +1,7 @@
 """One number of a measurement: a count, a share, a statistic of a metric, or a recorded number.
 
-In: a measurement, a metric and a statistic. Out: the number with its n and, where there is one, its interval. Thresholds,
-bands and record-only reads are built on it.
+In: a measurement, a metric and a statistic. Out: the number with its n and, where there is one, its interval.
+Thresholds, bands and record-only reads are built on it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Intervals of a paired difference by resampling: pairs, or training seeds first and then pairs.
 
-In: two measurements of the same seeds. Out: `Outcome`. Success counts stay integers until the status is settled, so that
-an end at the very line is decided exactly.
+In: two measurements of the same seeds. Out: `Outcome`. Success counts stay integers until the status is settled, so
+that an end at the very line is decided exactly.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FEWEST_PAIRS = 6  # all alike, they are two-sided significant; fewer can make a 
 class PairedBootstrap(Rule):
     """Does the interval of the mean paired difference, after - before, lie beyond a line? Paired percentile bootstrap.
 
-    PASS if it lies wholly beyond, FAIL if wholly on the other side. Where no pair differs, nothing is shown: `otherwise`
-    decides.
+    PASS if it lies wholly beyond, FAIL if wholly on the other side. Where no pair differs nothing is shown, and
+    `otherwise` decides.
 
     Attributes:
         before, after: measurements of the same seeds.
@@ -38,9 +38,9 @@ class PairedBootstrap(Rule):
         direction: increase: beyond is above the line. Null is the claim's direction.
         level: confidence level.
         resamples, seed: of the bootstrap.
-        requires: beyond: the whole interval lies beyond the line. not_against: it does not lie wholly on the wrong side.
+        requires: beyond: the whole interval lies beyond the line. not_against: not wholly on the wrong side.
         otherwise: of `beyond`: what it is if the interval holds the line.
-        discordant: of yes-or-no metrics: share of pairs expected to differ, for the power; null takes the observed one.
+        discordant: of yes-or-no metrics: share of pairs expected to differ, for the power; null: the observed one.
         effect: smallest difference that it should see; null is the claim's.
     """
 
