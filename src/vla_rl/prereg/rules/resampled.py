@@ -18,7 +18,7 @@ from vla_rl.prereg.rules.judging import Otherwise, Requires, check_resampling, r
 from vla_rl.prereg.rules.pairing import Paired, counted_signs, faults_of_pairs, pair, planned_pairs
 from vla_rl.stats.bootstrap import bootstrap_counts, paired_bootstrap
 from vla_rl.stats.exact import written
-from vla_rl.stats.mcnemar import Signs
+from vla_rl.stats.mcnemar import Signs, exact_mcnemar
 from vla_rl.stats.power import power_of_paired_interval
 
 FEWEST_PAIRS = 6  # all alike, they are two-sided significant; fewer can make a narrow interval out of chance
@@ -29,7 +29,8 @@ class PairedBootstrap(Rule):
     """Does the interval of the mean paired difference, after - before, lie beyond a line? Paired percentile bootstrap.
 
     PASS if it lies wholly beyond, FAIL if wholly on the other side. Where no pair differs nothing is shown, and
-    `otherwise` decides.
+    `otherwise` decides. With few pairs that differ the interval is bolder than the exact test, whose p is told beside it
+    and which is the rule to choose for a family of reads.
 
     Attributes:
         before, after: measurements of the same seeds.
@@ -79,20 +80,21 @@ class PairedBootstrap(Rule):
         n, line = found.pairs, context.number(self.line)
         read = bootstrap_counts(found.won, found.lost, n, level=self.level, resamples=self.resamples, seed=self.seed)
         at = written(line) * n  # of the sum
-        share = self._beyond_share(read.at_most_zero, read.at_least_zero, line, context)
+        exact = exact_mcnemar(found.won, found.lost)
+        told = f"{self.metric} won on {found.won} and lost on {found.lost} of {n} seeds (exact McNemar p = {exact:.4g})"
         return Outcome(
             self._settle(context, found, read.low, read.high, at),
-            f"{self.metric} won on {found.won} and lost on {found.lost} of {n} seeds, {self._asked(context, line)}",
+            f"{told}, {self._asked(context, line)}",
             n=n,
             estimate=read.sum / n,
             interval=(read.low / n, read.high / n),
             level=self.level,
-            p=share,
             **self._power(context, found, line),
             details={
                 "won": found.won,
                 "lost": found.lost,
                 "tied": found.tied,
+                "mcnemar_p": exact,
                 "line": line,
                 "interval_of_sum": [read.low, read.high],
                 **resampling(self.seed, self.resamples),
@@ -132,13 +134,6 @@ class PairedBootstrap(Rule):
         if self.requires == "beyond":
             return f"whose interval must lie {beyond} {line:g}"
         return f"whose interval must not lie wholly {wrong} {line:g}"
-
-    def _beyond_share(self, at_most_zero: int, at_least_zero: int, line: float, context: Context) -> float | None:
-        """Twice the share of resamples without gain in the claimed direction, as a p-value; only for a line at zero."""
-        if line or self.requires != "beyond":
-            return None
-        without = at_most_zero if self._direction(context) == "increase" else at_least_zero
-        return min(1.0, 2 * (1 + without) / (1 + self.resamples))
 
     def _power(self, context: Context, found: Signs, line: float) -> dict[str, Any]:
         effect, rising = context.effect(self.effect), self._direction(context) == "increase"
