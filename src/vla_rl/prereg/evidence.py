@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from vla_rl.errors import IntegrityError
 from vla_rl.prereg.outcome import Unjudged
@@ -185,9 +185,9 @@ def parse(record: Mapping[str, Any], where: str = "evidence") -> Evidence:
     def refuse(what: str, field: str) -> IntegrityError:
         return IntegrityError(what, where=f"{where}: {field}")
 
-    kind = record.get("kind")
-    if kind not in get_args(Kind):
-        raise refuse(f"{kind!r} is no kind of evidence", "kind")
+    kind = str(record.get("kind"))
+    if kind not in PAYLOAD:
+        raise refuse(f"{kind} is no kind of evidence", "kind")
     known = {"measurement", "arm", "kind", "source", *IDENTITY, "temperature", PAYLOAD[kind]}
     if odd := sorted(known ^ set(record)):
         raise refuse(f"the key {odd[0]} {'lacks' if odd[0] in known else f'is none of {kind} evidence'}", odd[0])

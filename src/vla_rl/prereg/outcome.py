@@ -15,19 +15,6 @@ Status = Literal["PASS", "FAIL", "INCONCLUSIVE", "MISSING", "INVALID"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
-class Unjudged(Exception):
-    """Why a rule cannot be judged; it becomes an outcome, never a traceback.
-
-    Args:
-        status: ``"MISSING"``: evidence is not there (yet). ``"INVALID"``: what is there may not be judged.
-        why: one sentence.
-    """
-
-    def __init__(self, status: Status, why: str) -> None:
-        self.status, self.why = status, why
-        super().__init__(why)
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The result of one read, gate or boundary.
@@ -43,7 +30,7 @@ class Outcome:
         level: confidence level of the interval.
         p: p-value, where the rule is a test or has one.
         effect: smallest effect of interest, which `power` is for.
-        power: probability of PASS if that effect is there; None without an effect, or where there is no power to speak of.
+        power: probability of PASS if that effect is there; None without an effect, or where it is not known.
         details: JSON-able: counts, seeds of resampling, versions of libraries.
     """
 
@@ -87,3 +74,20 @@ class Outcome:
             raise IntegrityError(f"this is no outcome: {', '.join(odd)}", where="outcome")
         interval = record["interval"]
         return cls(**{**record, "interval": None if interval is None else (interval[0], interval[1])})
+
+
+class Unjudged(Exception):
+    """Why a rule cannot be judged; it becomes an outcome, never a traceback.
+
+    Args:
+        status: ``"MISSING"``: evidence is not there (yet). ``"INVALID"``: what is there may not be judged.
+        why: one sentence.
+    """
+
+    def __init__(self, status: Status, why: str) -> None:
+        self.status: Status = status
+        self.why = why
+        super().__init__(why)
+
+    def outcome(self) -> Outcome:
+        return Outcome(self.status, self.why)

@@ -64,7 +64,6 @@ class CountDifference:
         sum: won - lost.
         low, high: ends of the interval of the sum: integers, so that "above 0" is an exact comparison.
         pairs: all pairs, ties included.
-        at_most_zero, at_least_zero: resamples whose sum was no gain, no loss.
     """
 
     sum: int
@@ -73,8 +72,6 @@ class CountDifference:
     pairs: int
     level: float
     resamples: int
-    at_most_zero: int
-    at_least_zero: int
 
 
 def bootstrap_counts(
@@ -99,8 +96,7 @@ def bootstrap_counts(
     drawn = np.random.default_rng(seed).multinomial(pairs, shares, size=resamples)
     sums = np.sort(drawn[:, 2] - drawn[:, 0])
     low, high = (int(sums[rank]) for rank in ranks)
-    none, all_ = int(np.sum(sums <= 0)), int(np.sum(sums >= 0))
-    return CountDifference(won - lost, low, high, pairs, level, resamples, none, all_)
+    return CountDifference(won - lost, low, high, pairs, level, resamples)
 
 
 def bootstrap_mean(

@@ -24,7 +24,6 @@ class ClusterDifference:
     Attributes:
         means: of every training seed, by name.
         episodes: of all training seeds together.
-        at_most_zero, at_least_zero: resamples without gain, without loss.
     """
 
     mean: float
@@ -34,8 +33,6 @@ class ClusterDifference:
     episodes: int
     level: float
     resamples: int
-    at_most_zero: int
-    at_least_zero: int
 
 
 def cluster_bootstrap(
@@ -76,8 +73,6 @@ def cluster_bootstrap(
         episodes=sum(len(d) for d in differences.values()),
         level=level,
         resamples=resamples,
-        at_most_zero=int(np.sum(drawn <= 0)),
-        at_least_zero=int(np.sum(drawn >= 0)),
     )
 
 

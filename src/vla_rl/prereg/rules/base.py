@@ -26,12 +26,14 @@ class Planned:
         kind: evaluation (episodes), series (rows of a run) or recorded (counts or numbers).
         seeds: environment seeds, one episode each; empty where unknown.
         steps: rows of a series; None where unknown.
+        episodes: of every row of a series; None where unknown.
         arms: arms that it is made for; None is the baseline.
     """
 
     kind: Literal["evaluation", "series", "recorded"]
     seeds: tuple[int, ...] = ()
     steps: int | None = None
+    episodes: int | None = None
     arms: tuple[str | None, ...] = (None,)
 
     @property
@@ -76,6 +78,19 @@ class Context:
         if value is None:
             raise Unjudged("MISSING", f"the constant {parameter} is not set yet")
         return value
+
+    def effect(self, own: Number | None) -> float | None:
+        """Smallest effect of interest of a rule, as a size: its own, else the claim's; None without either."""
+        found = self.smallest_effect if own is None else self.number(own)
+        return None if found is None else abs(found)
+
+    def planned_trials(self, measurement: str, last: int | None = None) -> int | None:
+        """Registered number of episodes that a count runs over; None where it is not known beforehand."""
+        planned = self.planned[measurement]
+        if planned.kind != "series":
+            return planned.n
+        rows = planned.steps if last is None else last
+        return rows * planned.episodes if rows and planned.episodes else None
 
     def one(self, measurement: str) -> Evidence:
         """Evidence of a measurement: of the arm that is judged, or of its only arm.
@@ -154,7 +169,7 @@ class Rule(ABC):
         try:
             return self._judge(context)
         except Unjudged as unjudged:
-            return Outcome(unjudged.status, unjudged.why)
+            return unjudged.outcome()
 
     def impossible(self, context: Context) -> list[str]:
         """Why this rule can never fire, or never do anything else, in what is registered; empty if it is sound.
