@@ -17,6 +17,7 @@ from vla_rl.prereg.canonical import SCHEMA, SHORT, digest
 from vla_rl.prereg.decode import decode_file
 from vla_rl.prereg.exclusions import Exclusion
 from vla_rl.prereg.rules import RULES, Rule
+from vla_rl.prereg.verdict import Falsifier
 
 BASELINE = "baseline"  # the arm that is the configuration itself
 MAIN = "main"  # the only rung where no ladder is registered
@@ -100,6 +101,8 @@ class Claim:
         protocol: of the simulator.
         look: option of the group `sim/look`.
         data_seen: what the authors had seen when they wrote this.
+        family: size at which the primary reads are adjusted for one another (Holm); null where there is one, or where
+            each must pass by itself.
     """
 
     hypothesis: str
@@ -111,6 +114,7 @@ class Claim:
     protocol: str
     look: str
     data_seen: str
+    family: float | None = None
 
 
 @dataclass(frozen=True)
@@ -182,16 +186,6 @@ class Read:
     question: str
     rule: Rule
     never_pool: bool = False
-
-
-@dataclass(frozen=True)
-class Falsifier:
-    """An outcome of a read that refutes the claim whatever else holds."""
-
-    id: str
-    read: str
-    fires_on: Literal["PASS", "FAIL"]
-    text: str
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vla_rl.errors import IntegrityError
+from vla_rl.prereg.amendments import Effective
 from vla_rl.prereg.canonical import SHORT, digest, file_digest
 from vla_rl.prereg.document import Registration
 from vla_rl.prereg.evidence import Evidence, parse
@@ -19,6 +20,8 @@ from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.ledger import Entry
 from vla_rl.prereg.lint import context
 from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.state import HALTED, State
+from vla_rl.prereg.verdict import Claimed, Judged, Verdict, judge_claim
 
 PROCEED, STOP = "PROCEED", "STOP"
 PASS, BAND, ABORT = "PASS", "BAND", "ABORT"
@@ -84,6 +87,28 @@ def boundary(
     if stopping:
         return STOP, stopping
     return (None, missing) if missing else (PROCEED, list(wanted))
+
+
+def verdict_of(effective: Effective, state: State) -> Verdict:
+    """The verdict that the recorded reads lead to."""
+    registration = effective.registration
+    claim = registration.claim
+    reads = [
+        Judged(read.id, read.role, _recorded(state.reads.get(read.id), read.id), read.id in effective.exploratory)
+        for read in registration.reads
+    ]
+    faults = [
+        f"the gate {name} said {data['decision']}"
+        for name, data in state.gates.items()
+        if data["decision"] == ABORT or (data["decision"] == BAND and name not in state.overridden)
+    ]
+    halted = state.stops[-1]["why"] if state.name == HALTED and state.stops else None
+    claimed = Claimed(claim.hypothesis, claim.unit, claim.protocol, claim.head, claim.family)
+    return judge_claim(claimed, reads, registration.falsifiers, faults=faults, halted=halted)
+
+
+def _recorded(read: Mapping[str, Any] | None, name: str) -> Outcome:
+    return Outcome("MISSING", f"{name} was not read") if read is None else Outcome.from_record(read["outcome"])
 
 
 def fields(value: Mapping[str, Any]) -> dict[str, str]:

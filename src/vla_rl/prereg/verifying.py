@@ -18,11 +18,10 @@ from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.document import DRAFT_FILE, REPORT, Registration
 from vla_rl.prereg.folder import Folder, Loaded
 from vla_rl.prereg.history import History, Problem, problems, signature
-from vla_rl.prereg.judging import boundary, evidence_files, gate_decision, judge
+from vla_rl.prereg.judging import boundary, evidence_files, gate_decision, judge, verdict_of
 from vla_rl.prereg.ledger import Entry
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.state import State, advance, fold
-from vla_rl.prereg.verdict import verdict_of
 
 RenderReport = Callable[[Loaded], str]
 

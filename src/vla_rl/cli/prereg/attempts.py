@@ -1,0 +1,280 @@
+"""One attempt of a registered run: the ledger's line before, the trainer, the ledger's lines after.
+
+In: a folder whose gates are open, and what is asked for. Out: a finished, stopped or failed run, on record with its
+cost, what stopped it, and the digests of its files; and the checkpoint of a rung that another one starts from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from vla_rl.cli.options import Options
+from vla_rl.config.keys import check_values
+from vla_rl.config.reader import ConfigReader
+from vla_rl.errors import EXIT_OK, OutOfMemory, StoppedRun, VlaRlError
+from vla_rl.prereg import freezing
+from vla_rl.prereg.budget import account
+from vla_rl.prereg.document import Registration
+from vla_rl.prereg.folder import Folder, Loaded
+from vla_rl.prereg.launchgates import Request, published_name, refusals
+from vla_rl.prereg.lint import config_of
+from vla_rl.prereg.pins import Place
+from vla_rl.prereg.state import Attempt
+from vla_rl.report.progress import ProgressView
+
+FILES = ("config.yaml", "train.jsonl", "episodes.jsonl", "eval.jsonl")
+
+
+def root_of(folder: Folder) -> Path:
+    """What run directories on record are relative to: where `experiments/` lies."""
+    return folder.path.parent.parent
+
+
+def run_attempt(folder: Folder, request: Request, options: Options, view: ProgressView) -> int:
+    """Run it; returns 0, or raises what ended it."""
+    from vla_rl.cli.prereg.launching import refused
+
+    with folder.ledger.locked():  # the gates once more, now that nobody else can write
+        loaded = folder.load()
+        if found := refusals(folder, loaded, request, Place.here(), is_alive):
+            raise refused(folder.id, request, found)
+        number, run = _next(folder, loaded, request)
+        reader = _reader(folder, loaded, request, run)
+        on_gpu = _on_gpu(reader.tree["run"]["device"])
+        folder.write("launched", _launched(folder, request, number, run, on_gpu), effective=loaded.effective)
+    started = time.monotonic()
+    how, code, why = "failed", 1, "a crash"
+    try:
+        from vla_rl.cli.train import train
+
+        outcome, _ = train(reader, options, view, _registered(loaded, request, number))
+        how, code, why = ("finished" if outcome.finished else "paused"), EXIT_OK, outcome.reason
+        return EXIT_OK
+    except KeyboardInterrupt:
+        how, code, why = "interrupted", 130, "Ctrl-C"
+        raise
+    except StoppedRun as error:
+        how, code, why = "stopped", error.exit_code, error.what
+        raise
+    except OutOfMemory as error:
+        how, code, why = "out of memory", error.exit_code, error.what
+        raise
+    except VlaRlError as error:
+        how, code, why = "failed", error.exit_code, error.what
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        wall_h = (time.monotonic() - started) / 3600
+        _end(folder, number, run, how=how, code=code, why=why, wall_h=wall_h, on_gpu=on_gpu)
+        if how == "finished":
+            _publish(folder, request, run, view)
+
+
+def is_alive(attempt: Attempt) -> bool:
+    """Whether the process of an attempt runs on this machine: by its number and the time it was started, never by what
+    it is called. An attempt on another machine is taken to be alive for as long as its ledger says nothing else."""
+    if attempt.data["host"] != platform.node():
+        return True
+    return process_start(attempt.data["pid"]) == attempt.data["process_start"]
+
+
+def process_start(pid: int) -> str | None:
+    """When a process was started, in clock ticks since this machine was; None if there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    state, *rest = stat.rpartition(")")[2].split()
+    return None if state == "Z" else f"{boot} {rest[18]}"
+
+
+def bury(folder: Folder) -> list[int]:
+    """Record the end of attempts whose process is gone; the caller holds the lock. Their cost is what their heartbeat
+    last told. Returns their numbers."""
+    if not folder.frozen:
+        return []
+    loaded, buried = folder.load(), []
+    for attempt in loaded.state.running:
+        if not is_alive(attempt):
+            run = root_of(folder) / attempt.data["run"]
+            wall_h, last = _last_sign(attempt, run)
+            why = f"its process is gone; last sign of life {last}"
+            _end_locked(
+                folder, loaded, attempt.number, run, how="killed", code=None, why=why, wall_h=wall_h,
+                on_gpu=attempt.data["on_gpu"],
+            )  # fmt: skip
+            buried.append(attempt.number)
+    return buried
+
+
+def _last_sign(attempt: Attempt, run: Path) -> tuple[float, str]:
+    launched = datetime.fromisoformat(attempt.utc)
+    try:
+        last = datetime.fromisoformat(json.loads((run / "heartbeat.json").read_bytes())["utc"])
+    except (OSError, ValueError, KeyError):
+        last = launched
+    last = max(last, launched)
+    return (last - launched).total_seconds() / 3600, last.isoformat(timespec="seconds")
+
+
+def _next(folder: Folder, loaded: Loaded, request: Request) -> tuple[int, Path]:
+    """Number and run directory of the attempt; a resumed one works where the last one stopped."""
+    number = len(loaded.state.attempts) + 1
+    if request.resume:
+        last = [
+            a for a in loaded.state.attempts if (a.rung, a.arm, a.exploratory) == (request.rung, request.arm, False)
+        ]
+        run = root_of(folder) / last[-1].data["run"]
+        if (run / "config.yaml").exists():
+            return number, run
+    name = f"{request.rung}-{request.arm}" + ("-exploratory" if request.exploratory else "")
+    return number, root_of(folder) / "outputs" / "prereg" / folder.id / name / f"attempt_{number:02d}"
+
+
+def _reader(folder: Folder, loaded: Loaded, request: Request, run: Path) -> ConfigReader:
+    """The configuration that the trainer gets: the registered one, where it runs, and what the pool has left."""
+    registration = loaded.registration
+    resumed = request.resume and (run / "config.yaml").exists()
+    tree = config_of(registration, request.rung, request.arm)
+    rung = registration.rung(request.rung)
+    if rung.starts_from != "base":
+        published = loaded.state.published[published_name(rung.starts_from, request.arm)]
+        tree = freezing.effective_config(tree, {"policy.checkpoint": str(root_of(folder) / published["directory"])})
+    tree = freezing.effective_config(tree, request.set)
+    place = {"name": folder.id, "dir": str(run), "resume": str(run) if resumed else None}
+    tree["run"] = {**tree["run"], **place}
+    tree["budget"] = {**tree["budget"], **_limits(loaded, tree["budget"], run, folder)}
+    check_values("config", tree)
+    return ConfigReader(tree, tuple(f"{key}={value}" for key, value in request.set.items()))
+
+
+def _limits(loaded: Loaded, budget: Mapping[str, Any], run: Path, folder: Folder) -> dict[str, float]:
+    """The run's own limits: never more than the pool has left, and what this run has used before counts on top,
+    because the run counts all of its launches."""
+    pool = account(loaded.registration, loaded.state)
+    earlier = [a.end for a in loaded.state.attempts if a.end and root_of(folder) / a.data["run"] == run]
+    limits = {}
+    for unit, left in pool.left.items():
+        limit = max(0.0, left + sum(end.get(unit) or 0.0 for end in earlier))
+        limits[unit] = limit if budget[unit] is None else min(limit, budget[unit])
+    return limits
+
+
+def _launched(folder: Folder, request: Request, number: int, run: Path, on_gpu: bool) -> dict[str, Any]:
+    return {
+        "attempt": number,
+        "rung": request.rung,
+        "arm": request.arm,
+        "run": run.relative_to(root_of(folder)).as_posix(),
+        "resume": request.resume,
+        "exploratory": request.exploratory,
+        "set": dict(request.set),
+        "pid": os.getpid(),
+        "process_start": process_start(os.getpid()),
+        "host": platform.node(),
+        "on_gpu": on_gpu,
+    }
+
+
+def _registered(loaded: Loaded, request: Request, number: int) -> dict[str, Any]:
+    """What the run's manifest says of the registration."""
+    registration = loaded.registration
+    return {
+        "id": registration.id,
+        "digest": loaded.effective.digest,
+        "config_digest": loaded.effective.config_digest,
+        "amendments": len(loaded.effective.amendments),
+        "rung": request.rung,
+        "arm": request.arm,
+        "attempt": number,
+        "exploratory": request.exploratory,
+        "ledger": {"line": len(loaded.entries), "hash": loaded.entries[-1].hash},
+        "sealed": any(m.kind == "evaluation" and m.played_by == "run" for m in registration.measurements),
+    }
+
+
+def _on_gpu(device: str) -> bool:
+    """Whether hours are GPU-hours: asked of the system, so that it is known before anything is loaded."""
+    return device == "cuda" or (device == "auto" and Path("/dev/nvidia0").exists())
+
+
+def _end(folder: Folder, number: int, run: Path, **ended: Any) -> None:
+    with folder.ledger.locked():
+        _end_locked(folder, folder.load(), number, run, **ended)
+
+
+def _end_locked(
+    folder: Folder, loaded: Loaded, number: int, run: Path, *, how: str, code: int | None, why: str, wall_h: float,
+    on_gpu: bool,
+) -> None:  # fmt: skip
+    attempt = loaded.state.attempts[number - 1]
+    if how == "stopped" and not attempt.exploratory:
+        wires = _fired(run)
+        event = "budget" if wires and all(wire.startswith("budget.") for wire in wires) else "tripwire"
+        folder.write(event, {"attempt": number, "wires": wires, "why": why}, effective=loaded.effective)
+    data = {
+        "attempt": number, "how": how, "exit_code": code, "why": why, "wall_h": round(wall_h, 6),
+        "gpu_h": round(wall_h, 6) if on_gpu else 0.0, "files": _digests(run), **_arrived(run),
+    }  # fmt: skip
+    folder.write("attempt_ended", data, effective=loaded.effective)
+
+
+def _fired(run: Path) -> list[str]:
+    """Which armed wires ended the run; empty if a gate did."""
+    try:
+        beat = json.loads((run / "heartbeat.json").read_bytes())
+    except (OSError, ValueError):
+        return []
+    return [wire["wire"] for wire in beat.get("tripwires", []) if wire["mode"] == "armed"]
+
+
+def _digests(run: Path) -> dict[str, str]:
+    return {name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in FILES if (run / name).is_file()}
+
+
+def _arrived(run: Path) -> dict[str, Any]:
+    """How far it came and with which weights: of the newest checkpoint, as it says of itself."""
+    found = sorted(path for path in (run / "checkpoints").glob("step_*") if (path / "state.json").is_file())
+    if not found:
+        return {"step": 0, "policy_digest": None, "base_digest": None}
+    state = json.loads((found[-1] / "state.json").read_bytes())["body"]["state"]
+    return {
+        "step": int(found[-1].name.removeprefix("step_")), "policy_digest": state["policy_digest"],
+        "base_digest": state["base_digest"],
+    }  # fmt: skip
+
+
+def _publish(folder: Folder, request: Request, run: Path, view: ProgressView) -> None:
+    """Copy the checkpoint with a receipt if another rung starts from it; otherwise it stays where it is."""
+    registration: Registration = folder.load().registration
+    if request.exploratory or all(rung.starts_from != request.rung for rung in registration.ladder):
+        return
+    name = published_name(request.rung, request.arm)
+    directory = root_of(folder) / "outputs" / "prereg" / folder.id / "published" / name
+    publish(folder, name, request.rung, run, directory)
+    view.say(f"the checkpoint of {name} is published: {directory}")
+
+
+def publish(folder: Folder, name: str, rung: str, run: Path, directory: Path) -> None:
+    """Export the policy of a run, and record where it is and of what it is made."""
+    from vla_rl.cli.export import export_run
+
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    receipt = export_run(run, directory)
+    data = {
+        "rung": name, "of": rung, "directory": directory.relative_to(root_of(folder)).as_posix(),
+        "receipt": receipt["source"],
+    }  # fmt: skip
+    with folder.ledger.locked():
+        folder.write("published", data, effective=folder.load().effective)

@@ -1,0 +1,273 @@
+"""How the data of a measurement becomes evidence: out of a run's files, by an evaluation that is played now, or handed in.
+
+In: a measurement and an arm. Out: `Evidence` with its source, and what it cost. The files of a run must be those that
+its attempt recorded when it ended, an evaluated policy the one that was recorded, and base and trained policy of one
+scene: a comparison of two policies in two worlds is none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vla_rl.cli.options import Options
+from vla_rl.cli.prereg.attempts import publish, root_of
+from vla_rl.config.compose import compose
+from vla_rl.config.reader import ConfigReader
+from vla_rl.errors import IntegrityError, LaunchRefused, UsageError
+from vla_rl.prereg.document import Arm, Measurement, Registration
+from vla_rl.prereg.evidence import Evidence, parse
+from vla_rl.prereg.folder import Folder, Loaded
+from vla_rl.prereg.launchgates import published_name
+from vla_rl.prereg.lint import config_of, evidence_arm
+from vla_rl.prereg.state import Attempt
+from vla_rl.report.progress import ProgressView
+from vla_rl.seeds import parse_seeds
+
+LEFT_OUT = {"phase", "step", "draw", "advantage", "replan_advantages", "wall_s", "predict_s", "predict_latency_s"}
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Evidence, and the hours that it took to come by it."""
+
+    evidence: Evidence
+    wall_h: float = 0.0
+    gpu_h: float = 0.0
+
+
+def collect(
+    folder: Folder, loaded: Loaded, measurement: Measurement, arm: Arm, view: ProgressView, handed_in: Path | None
+) -> Collected:
+    """The evidence of one measurement and arm.
+
+    Raises:
+        LaunchRefused: the run has not ended, or a file must be handed in.
+        IntegrityError: a file, checkpoint or scene is not the one on record.
+    """
+    if measurement.kind == "recorded":
+        return Collected(_handed_in(measurement, arm, handed_in))
+    if measurement.kind == "evaluation" and measurement.policy == "base" and measurement.played_by == "read":
+        return _play(folder, loaded, measurement, arm, view, None)
+    attempt = _finished(folder, loaded, measurement, arm)
+    if measurement.kind == "series":
+        return Collected(_series(folder, measurement, arm, attempt))
+    if measurement.played_by == "run":
+        return Collected(_from_run(folder, loaded.registration, measurement, arm, attempt))
+    return _play(folder, loaded, measurement, arm, view, attempt)
+
+
+def _finished(folder: Folder, loaded: Loaded, measurement: Measurement, arm: Arm) -> Attempt:
+    rung = measurement.rung or ""
+    attempt = loaded.state.completed(rung, arm.id)
+    if attempt is None:
+        raise LaunchRefused(
+            f"{measurement.id} is sealed: the run of {rung}, {arm.label or arm.id} has not come to its end",
+            where=f"measurements[{measurement.id}]",
+            remedy=f"vla-rl prereg launch {folder.id} --rung {rung} --arm '{arm.label or arm.id}'",
+        )
+    return attempt
+
+
+# ---------------------------------------------------------------------------------------------------- a run's own files
+def _file(folder: Folder, attempt: Attempt, name: str) -> tuple[bytes, dict[str, Any]]:
+    """A file of a run as its attempt recorded it, and how it is cited."""
+    path = root_of(folder) / attempt.data["run"] / name
+    recorded = (attempt.end or {})["files"].get(name)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise IntegrityError(
+            f"the file of attempt {attempt.number} cannot be read: {error.strerror}", where=str(path),
+            remedy="bring the run's directory back",
+        ) from None  # fmt: skip
+    if hashlib.sha256(data).hexdigest() != recorded:
+        raise IntegrityError(
+            f"the file is not what attempt {attempt.number} left",
+            where=f"{path}: attempt_ended.files.{name}",
+            remedy="restore it: what was changed after the run is no evidence",
+        )
+    return data, {"attempt": attempt.number, "run": attempt.data["run"], "file": name, "sha256": recorded}
+
+
+def _rows(data: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def _series(folder: Folder, measurement: Measurement, arm: Arm, attempt: Attempt) -> Evidence:
+    data, source = _file(folder, attempt, "train.jsonl")
+    rows = tuple({k: v for k, v in row.items() if isinstance(v, int | float | None)} for row in _rows(data))
+    return Evidence(measurement.id, evidence_arm(arm), "series", source, rows=rows)
+
+
+def _from_run(
+    folder: Folder, registration: Registration, measurement: Measurement, arm: Arm, attempt: Attempt
+) -> Evidence:
+    data, source = _file(folder, attempt, "episodes.jsonl")
+    end = attempt.end or {}
+    step = measurement.step if measurement.step is not None else end["step"]
+    rows = [row for row in _rows(data) if row["phase"] == "eval" and row["step"] == step]
+    wanted = parse_seeds(measurement.seeds or "")
+    if sorted(row["seed"] for row in rows) != sorted(wanted):
+        raise LaunchRefused(
+            f"{measurement.id} is sealed: the run holds {len(rows)} of its {len(wanted)} episodes after {step} updates",
+            where=f"measurements[{measurement.id}]",
+        )
+    scene = _scene(folder, attempt)
+    digest = end["base_digest"] if step == 0 else end["policy_digest"] if step == end["step"] else None
+    return Evidence(
+        measurement.id, evidence_arm(arm), "episodes", {**source, "step": step},
+        policy_digest=digest, scene_hash=scene["scene_hash"], protocol=scene["protocol"], head=registration.claim.head,
+        temperature=measurement.temperature, episodes=tuple(_outcomes(rows)),
+    )  # fmt: skip
+
+
+def _scene(folder: Folder, attempt: Attempt) -> Mapping[str, Any]:
+    manifest = root_of(folder) / attempt.data["run"] / "manifest.json"
+    launches = json.loads(manifest.read_bytes())["launches"]
+    return next(launch["scene"] for launch in reversed(launches) if "scene" in launch)
+
+
+def _outcomes(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of each episode its seed and whatever is a number, a yes or no, or a word; ascending by seed."""
+    plain = (
+        {k: v for k, v in row.items() if k not in LEFT_OUT and isinstance(v, int | float | str | None)} for row in rows
+    )
+    return sorted(plain, key=lambda row: row["seed"])
+
+
+# --------------------------------------------------------------------------------------------------------- played now
+def _play(
+    folder: Folder, loaded: Loaded, measurement: Measurement, arm: Arm, view: ProgressView, attempt: Attempt | None
+) -> Collected:
+    """Evaluate the base, or the policy of a finished attempt, sealed until the last episode has ended."""
+    from vla_rl.cli.evaluate import perform
+
+    registration: Registration = loaded.registration
+    name = measurement.id if evidence_arm(arm) is None else f"{measurement.id}@{arm.id}"
+    outputs = root_of(folder) / "outputs" / "prereg" / folder.id
+    config = config_of(registration, measurement.rung, arm.id)
+    checkpoint, receipt = config["policy"]["checkpoint"], None
+    if attempt is not None:
+        checkpoint, receipt = _exported(folder, loaded, measurement, arm, attempt, outputs)
+    directory = outputs / "evaluations" / name
+    reader = _evaluation(registration, config, measurement, checkpoint, directory)
+    started = time.monotonic()
+    options = Options((), False, {"video": "none"})
+    done = None if (directory / "eval.json").is_file() else perform(options, view, reader)
+    record = done[1] if done else json.loads((directory / "eval.json").read_bytes())
+    hours = (time.monotonic() - started) / 3600
+    _check_policy(record, attempt, loaded, receipt, name)
+    summary = record["summary"]
+    source = {"evaluation": directory.relative_to(root_of(folder)).as_posix(), "checkpoint": _said(folder, checkpoint)}
+    source |= {"attempt": attempt.number if attempt else None, "receipt": receipt}
+    evidence = Evidence(
+        measurement.id, evidence_arm(arm), "episodes", source,
+        policy_digest=record["policy"]["digest"], scene_hash=summary["scene_hash"], protocol=summary["protocol"],
+        head=measurement.head or registration.claim.head, temperature=measurement.temperature,
+        episodes=tuple(_outcomes(record["episodes"])),
+    )  # fmt: skip
+    on_gpu = config["run"]["device"] == "cuda" or Path("/dev/nvidia0").exists()
+    return Collected(evidence, hours, hours if on_gpu else 0.0)
+
+
+def _said(folder: Folder, checkpoint: str) -> str:
+    """A checkpoint as evidence names it: no path of one machine goes into a file that is committed."""
+    path = Path(checkpoint)
+    root = root_of(folder)
+    return path.relative_to(root).as_posix() if path.is_absolute() and path.is_relative_to(root) else checkpoint
+
+
+def _exported(
+    folder: Folder, loaded: Loaded, measurement: Measurement, arm: Arm, attempt: Attempt, outputs: Path
+) -> tuple[str, Mapping[str, Any]]:
+    """The trained policy as a checkpoint with a receipt; exported once, when something consumes it."""
+    if measurement.step is not None and measurement.step != (attempt.end or {})["step"]:
+        raise UsageError(
+            f"{measurement.id} asks for the policy after {measurement.step} updates, and only the last is kept",
+            where=f"measurements[{measurement.id}].step",
+            remedy="amend it: played_by: run, with eval.at_steps, evaluates on the way",
+        )
+    name = published_name(measurement.rung or "", arm.id)
+    directory = outputs / "published" / name
+    known = loaded.state.published.get(name)
+    if known is None:
+        publish(folder, name, measurement.rung or "", root_of(folder) / attempt.data["run"], directory)
+        known = folder.load().state.published[name]
+    return str(directory), known["receipt"]
+
+
+def _evaluation(
+    registration: Registration, config: dict[str, Any], measurement: Measurement, checkpoint: str, directory: Path
+) -> ConfigReader:
+    """The configuration of `vla-rl eval`: everything that is registered, on the measurement's seeds."""
+    tree = compose("eval", ["policy=tiny"]).tree
+    for section in ("sampler", "pool", "plugins"):
+        tree[section] = config[section]
+    head = measurement.head or registration.claim.head
+    tree["policy"] = {**config["policy"], "checkpoint": checkpoint, "serve_head": head}
+    tree["sim"] = config["sim"]
+    if measurement.look is not None:
+        look = compose("config", [f"sim/look={measurement.look}"]).tree["sim"]["look"]
+        tree["sim"] = {**config["sim"], "look": look}
+    tree["eval"] = {
+        **tree["eval"], "seeds": measurement.seeds, "temperature": measurement.temperature,
+        "slots": config["eval"]["slots"],
+    }  # fmt: skip
+    resumed = (directory / "config.yaml").exists()
+    tree["run"] = {
+        **tree["run"], **{key: config["run"][key] for key in ("seed", "device", "threads")}, "dir": str(directory),
+        "resume": str(directory) if resumed else None,
+    }  # fmt: skip
+    return ConfigReader(tree)
+
+
+def _check_policy(
+    record: Mapping[str, Any], attempt: Attempt | None, loaded: Loaded, receipt: Mapping[str, Any] | None, name: str
+) -> None:
+    """The policy that played is the one on record, in the scene on record."""
+    digest = record["policy"]["digest"]
+    ends = [a.end for a in loaded.state.attempts if a.end and a.end["base_digest"] and not a.exploratory]
+    if attempt is None:
+        bases = {end["base_digest"] for end in ends if end["step"] > 0}
+        first_rungs = {loaded.registration.ladder[0].id}
+        bases = {a.end["base_digest"] for a in loaded.state.attempts if a.end and a.rung in first_rungs} - {None}
+        wanted = bases.pop() if len(bases) == 1 else None
+    else:
+        adapted = receipt is not None and receipt.get("adapter_digest")
+        wanted = None if adapted else (attempt.end or {})["policy_digest"]
+    if wanted is not None and digest != wanted:
+        raise IntegrityError(
+            f"another policy was evaluated: digest {digest[:12]}, on record is {wanted[:12]}",
+            where=f"evidence {name}: policy_digest",
+            remedy="put the checkpoint of the run back in its place; its evaluation was not recorded",
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------ handed in
+def _handed_in(measurement: Measurement, arm: Arm, path: Path | None) -> Evidence:
+    if path is None:
+        raise LaunchRefused(
+            f"the data of {measurement.id} has to be handed in",
+            where=f"measurements[{measurement.id}]",
+            remedy='--from FILE with its numbers: {"values": {...}}, {"counts": {...}}, {"rows": [...]} or '
+            '{"episodes": [...]}',
+        )
+    try:
+        given = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the file cannot be read: {error}", where=str(path)) from None
+    kinds = {"episodes": "episodes", "counts": "counts", "rows": "series", "values": "numbers"}
+    held = [key for key in kinds if isinstance(given, dict) and key in given]
+    if len(held) != 1:
+        raise UsageError(
+            "the file holds no evidence", where=str(path), remedy=f"one of the keys {', '.join(kinds)}, and no other"
+        )
+    blank = dict.fromkeys(("policy_digest", "scene_hash", "protocol", "head", "temperature"))
+    named = {"measurement": measurement.id, "arm": evidence_arm(arm), "kind": kinds[held[0]], "source": {}}
+    return parse({**blank, **named, **given}, str(path))

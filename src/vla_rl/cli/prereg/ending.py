@@ -1,0 +1,156 @@
+"""`vla-rl prereg verdict`, `report`, `close`, `withdraw`, `supersede` and `erratum`: how a registration ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vla_rl.cli.options import print_json
+from vla_rl.cli.prereg.attempts import bury
+from vla_rl.cli.prereg.common import author, folder, parser
+from vla_rl.errors import EXIT_OK, LaunchRefused, UsageError
+from vla_rl.prereg import state
+from vla_rl.prereg.document import REPORT
+from vla_rl.prereg.folder import Folder, Loaded, not_now
+from vla_rl.prereg.judging import verdict_of
+from vla_rl.report.registration import registration_report
+
+
+def verdict(argv: Sequence[str]) -> int:
+    """Judge the claim and record the verdict."""
+    made = parser(
+        "verdict",
+        "Judge the claim by its recorded reads, in a fixed order: INVALID, REFUTED, INCONCLUSIVE, SUPPORTED. Once a verdict\n"
+        "is recorded it is shown again, not judged again, unless reads came in since.",
+        ("verdict E001-quickstart",),
+    )
+    args = made.parse_args(list(argv))
+    target = folder(args.id)
+    with target.ledger.locked():
+        bury(target)
+        loaded = target.load()
+        if loaded.state.running:
+            raise LaunchRefused("an attempt is running", where=f"attempt {loaded.state.running[0].number}")
+        record = verdict_of(loaded.effective, loaded.state).record()
+        if loaded.state.verdict != record:
+            if not state.allowed(loaded.state.name, "verdict"):
+                raise not_now(loaded.state, "verdict", args.id)
+            target.write("verdict", record, effective=loaded.effective)
+    if args.json:
+        print_json({"id": args.id, **record})
+    else:
+        print(record["sentence"])
+        for reason in record["reasons"][1:]:
+            print(f"  also: {reason}")
+        print(f"next:\n  vla-rl prereg close {args.id} && git add {target.path} && git commit -m 'Close {args.id}'")
+    return EXIT_OK
+
+
+def report(argv: Sequence[str]) -> int:
+    """Write REPORT.md."""
+    made = parser(
+        "report", "Write experiments/ID/REPORT.md from what is recorded; verify renders it again and compares.",
+        ("report E001-quickstart",),
+    )  # fmt: skip
+    args = made.parse_args(list(argv))
+    target = folder(args.id)
+    loaded = target.load()
+    path = _write_report(target, loaded)
+    print_json({"id": args.id, "report": str(path)}) if args.json else print(path)
+    return EXIT_OK
+
+
+def _write_report(target: Folder, loaded: Loaded) -> Any:
+    path = target.path / REPORT
+    temporary = path.with_name(f".{REPORT}.{os.getpid()}.tmp")
+    temporary.write_text(registration_report(loaded))
+    os.replace(temporary, path)
+    return path
+
+
+def close(argv: Sequence[str]) -> int:
+    """End the registration."""
+    made = parser(
+        "close",
+        "End it: record what is banked, whatever the verdict, and what a successor inherits. A verdict must be on record.",
+        ("close E001-quickstart", "close E003 --banked 'parity: PASS, perfect' --inherits 'allocator setting, headroom'"),
+    )
+    made.add_argument("--banked", action="append", default=[], metavar="TEXT", help="what holds from now on; repeatable")
+    made.add_argument("--inherits", action="append", default=[], metavar="TEXT", help="what a successor starts from")
+    args = made.parse_args(list(argv))
+    target = folder(args.id)
+    with target.ledger.locked():
+        bury(target)
+        loaded = target.load()
+        if not state.allowed(loaded.state.name, "closed"):
+            raise not_now(loaded.state, "closed", args.id)
+        if loaded.state.verdict != verdict_of(loaded.effective, loaded.state).record():
+            raise LaunchRefused(
+                "no verdict is on record for what was read", where="verdict", remedy=f"vla-rl prereg verdict {args.id}"
+            )
+        if loaded.state.running:
+            raise LaunchRefused("an attempt is running", where=f"attempt {loaded.state.running[0].number}")
+        data = {"verdict": loaded.state.verdict["verdict"], "banked": args.banked, "inherits": args.inherits, "by": author()}
+        target.write("closed", data, effective=loaded.effective)
+        path = _write_report(target, target.load())
+    _ended(args, target, {"state": state.CLOSED, **data, "report": str(path)})
+    return EXIT_OK
+
+
+def withdraw(argv: Sequence[str]) -> int:
+    """Take it back."""
+    made = parser(
+        "withdraw", "Take a registration back; what was recorded stays, with the reason.",
+        ("withdraw E001 --reason 'the simulator was wrong'",),
+    )  # fmt: skip
+    made.add_argument("--reason", required=True, help="why")
+    args = made.parse_args(list(argv))
+    return _aside(args, "withdrawn", {"reason": args.reason})
+
+
+def supersede(argv: Sequence[str]) -> int:
+    """Name the registration that takes its place."""
+    made = parser(
+        "supersede", "Another registration takes its place.", ("supersede E001 --by E002 --reason 'another base'",)
+    )
+    made.add_argument("--by", required=True, metavar="ID", help="the registration that takes its place")
+    made.add_argument("--reason", required=True, help="why")
+    args = made.parse_args(list(argv))
+    if not folder(args.by).frozen or args.by == args.id:
+        raise UsageError(f"{args.by} is no other registration", where="--by", remedy="freeze it first")
+    return _aside(args, "superseded", {"by": args.by, "reason": args.reason})
+
+
+def erratum(argv: Sequence[str]) -> int:
+    """Record that something was wrong."""
+    made = parser(
+        "erratum", "Record that something was found to be wrong. It changes no verdict; it may mark it as disputed.",
+        ("erratum E001 --text 'the scene hash left out the table' --disputes",),
+    )  # fmt: skip
+    made.add_argument("--text", required=True, help="what")
+    made.add_argument("--disputes", action="store_true", help="the verdict is in doubt because of it")
+    args = made.parse_args(list(argv))
+    return _aside(args, "erratum", {"text": args.text, "disputes": args.disputes, "by": author()})
+
+
+def _aside(args: Any, event: str, data: Mapping[str, Any]) -> int:
+    target = folder(args.id)
+    with target.ledger.locked():
+        bury(target)
+        loaded = target.load()
+        if not state.allowed(loaded.state.name, event):
+            raise not_now(loaded.state, event, args.id)
+        if loaded.state.running and event != "erratum":
+            raise LaunchRefused("an attempt is running", where=f"attempt {loaded.state.running[0].number}")
+        target.write(event, data, effective=loaded.effective)
+        after = target.load().state.name
+    _ended(args, target, {"state": after, **data})
+    return EXIT_OK
+
+
+def _ended(args: Any, target: Folder, told: Mapping[str, Any]) -> None:
+    if args.json:
+        print_json({"id": args.id, **told})
+    else:
+        print(f"{args.id} is {told['state']}\n  git add {target.path} && git commit")

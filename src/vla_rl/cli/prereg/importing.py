@@ -1,0 +1,60 @@
+"""`vla-rl prereg import`: ledger and evidence back from another machine, if they only went on from what is here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from vla_rl.cli.options import print_json
+from vla_rl.cli.prereg.common import folder, parser
+from vla_rl.errors import EXIT_OK, IntegrityError, UsageError
+from vla_rl.prereg import anchor
+from vla_rl.prereg.folder import EVIDENCE, Folder, create
+from vla_rl.prereg.ledger import LEDGER, parse
+
+
+def import_(argv: Sequence[str]) -> int:
+    """Take over what was added there."""
+    made = parser(
+        "import",
+        "Bring a registration back from a clone on another machine: its ledger must begin with the one that is here, line\n"
+        "by line, and its evidence must be what that ledger says. Nothing is taken over otherwise.",
+        ("import E001-quickstart --from /mnt/gpu/vla_rl/experiments/E001-quickstart",),
+    )
+    made.add_argument("--from", dest="source", type=Path, required=True, metavar="DIR", help="the folder there")
+    args = made.parse_args(list(argv))
+    target, there = folder(args.id), Folder(args.source.resolve().parent, args.source.resolve().name)
+    if there.id != target.id or not there.ledger.path.is_file():
+        raise UsageError(f"there is no ledger of {target.id}", where=str(args.source), remedy="name its folder there")
+    with target.ledger.locked():
+        loaded = target.load()
+        ours, theirs = target.ledger.path.read_bytes(), there.ledger.path.read_bytes()
+        if not theirs.startswith(ours):
+            what = "the ledger there does not begin with the one here: both have gone on by themselves"
+            raise IntegrityError(what, where=f"{there.ledger.path} and {target.ledger.path}", remedy="keep one of the two")
+        entries = parse(theirs, str(there.ledger.path))
+        new = entries[len(loaded.entries) :]
+        there.load_as_written()
+        files = _new_files(there)
+        for name, data in files.items():
+            create(target.path / name, data)
+        temporary = target.path / f".{LEDGER}.{os.getpid()}.tmp"
+        temporary.write_bytes(theirs)
+        os.replace(temporary, target.ledger.path)
+        after = target.load()
+        for entry in new:
+            upto = b"".join(line + b"\n" for line in theirs.split(b"\n")[: entry.seq + 1])
+            anchor.record(target.git(), target.id, upto, entry)
+        told = {"id": target.id, "events": len(new), "files": sorted(files), "state": after.state.name}
+        target.write("imported", {"events": len(new), "hash": entries[-1].hash}, effective=after.effective)
+    if args.json:
+        print_json(told)
+    else:
+        print(f"{told['events']} events and {len(files)} files are taken over; {target.id} is {told['state']}")
+    return EXIT_OK
+
+
+def _new_files(there: Folder) -> dict[str, bytes]:
+    found = [*sorted((there.path / EVIDENCE).glob("*.json")), *sorted((there.path / "amendments").glob("*.yaml"))]
+    return {path.relative_to(there.path).as_posix(): path.read_bytes() for path in found}

@@ -1,0 +1,147 @@
+"""`vla-rl prereg launch`: every gate, then the one trainer on the registered configuration.
+
+The process that checks is the process that trains; a detached launch is a process of its own that checks again. What it
+cost is recorded however it ends; of a process that was killed, by whoever looks next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vla_rl.cli.options import Options, print_json
+from vla_rl.cli.prereg.attempts import bury, is_alive, run_attempt
+from vla_rl.cli.prereg.common import assignments, folder, parser
+from vla_rl.errors import EXIT_OK, LaunchRefused, UsageError
+from vla_rl.prereg import state
+from vla_rl.prereg.folder import Folder, Loaded
+from vla_rl.prereg.launchgates import Request, refusals
+from vla_rl.prereg.pins import Difference, Place
+from vla_rl.report.progress import ProgressView
+
+PROOF_OF_LIFE_S = 5.0
+EXAMPLES = (
+    "launch E001-quickstart --check",
+    "launch E001-quickstart",
+    "launch E002 --rung R1 --arm 'lr=3e-07' --detach",
+    "launch E002 --resume --set pool.workers=8",
+)
+
+
+def launch(argv: Sequence[str]) -> int:
+    """Launch, or say everything that stands against it."""
+    args = _parser().parse_args(list(argv))
+    target = folder(args.id)
+    sets = assignments(args.set, "--set")
+    with target.ledger.locked():
+        bury(target)
+        loaded = target.load()
+    request = _request(loaded, args, sets)
+    _refuse(target, loaded, request, record=not args.check)
+    if args.check:
+        told = {"id": args.id, "rung": request.rung, "arm": request.arm, "refusals": []}
+        print_json(told) if args.json else print(f"nothing stands against {args.id} {request.rung} {request.arm}")
+        return EXIT_OK
+    if args.detach:
+        return _detach(target, request, [each for each in argv if each != "--detach"], as_json=args.json)
+    options = Options((), args.json)
+    with ProgressView() as view:
+        return run_attempt(target, request, options, view)
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = parser(
+        "launch",
+        "Run every gate and print all that fail, each with its remedy (exit code 4); otherwise start the trainer on the\n"
+        "registered configuration and record the attempt with its cost, however it ends.",
+        EXAMPLES,
+    )
+    made.add_argument("--rung", metavar="ID", help="rung of the ladder (default: the first that has not been run)")
+    made.add_argument("--arm", metavar="ID", help="arm, by id or label (default: the baseline)")
+    made.add_argument("--resume", action="store_true", help="go on with the attempt that stopped")
+    made.add_argument(
+        "--set", action="append", metavar="KEY=VALUE", help="a setting of the invariance list; repeatable"
+    )
+    made.add_argument("--exploratory", action="store_true", help="a run that proves nothing, and may set anything")
+    made.add_argument("--check", action="store_true", help="run the gates and start nothing")
+    made.add_argument("--detach", action="store_true", help="in a process of its own; returns when it is known to live")
+    return made
+
+
+def _request(loaded: Loaded, args: argparse.Namespace, sets: dict[str, Any]) -> Request:
+    registration = loaded.registration
+    arm = registration.arm(args.arm).id
+    if args.rung is not None:
+        rung = registration.rung(args.rung).id
+    else:
+        open_rungs = [rung.id for rung in registration.ladder if loaded.state.completed(rung.id, arm) is None]
+        rung = (open_rungs or [registration.ladder[-1].id])[0]
+    return Request(rung, arm, sets, args.resume, args.exploratory)
+
+
+def _refuse(target: Folder, loaded: Loaded, request: Request, *, record: bool) -> None:
+    """Raise if anything stands against the launch, after it was recorded: a refusal is data, too."""
+    found = refusals(target, loaded, request, Place.here(), is_alive)
+    if not found:
+        return
+    if record and state.allowed(loaded.state.name, "gate_refused"):
+        data = {
+            "gate": None, "rung": request.rung, "arm": request.arm,
+            "refusals": [{"what": each.what, "where": each.where} for each in found],
+        }  # fmt: skip
+        with target.ledger.locked():
+            target.write("gate_refused", data, effective=target.load().effective)
+    raise refused(target.id, request, found)
+
+
+def refused(id: str, request: Request, found: Sequence[Difference]) -> LaunchRefused:
+    """The error that lists all refusals."""
+    told = "\n".join(
+        f"  {n}. {each.what}\n     where:  {each.where}\n     remedy: {each.remedy}" for n, each in enumerate(found, 1)
+    )
+    many = "1 thing stands" if len(found) == 1 else f"{len(found)} things stand"
+    return LaunchRefused(f"{many} against launching {id} ({request.rung}, {request.arm}):\n{told}")
+
+
+def _detach(target: Folder, request: Request, argv: Sequence[str], *, as_json: bool) -> int:
+    """Start the same command away from this terminal, and prove that it lives."""
+    root = target.path.parent.parent / "outputs" / "prereg" / target.id
+    root.mkdir(parents=True, exist_ok=True)
+    log = _new_log(root, f"{request.rung}-{request.arm}")
+    with open(log, "wb") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "vla_rl.cli.main", "prereg", "launch", *argv],
+            stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    deadline = time.monotonic() + PROOF_OF_LIFE_S
+    while time.monotonic() < deadline and child.poll() is None:
+        time.sleep(0.1)
+    if child.poll() is not None:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        if child.returncode == EXIT_OK:
+            print(tail)
+            return EXIT_OK
+        error = LaunchRefused if child.returncode == LaunchRefused.exit_code else UsageError
+        raise error(f"the launch ended after less than {PROOF_OF_LIFE_S:g} seconds:\n{tail}", where=str(log))
+    told = {"id": target.id, "pid": child.pid, "log": str(log), "rung": request.rung, "arm": request.arm}
+    if as_json:
+        print_json(told)
+    else:
+        print(f"process {child.pid} lives; log {log}\n  vla-rl prereg status {target.id}")
+    return EXIT_OK
+
+
+def _new_log(root: Path, name: str) -> Path:
+    number = 1
+    while True:
+        path = root / f"{name}.{number}.log"
+        try:
+            path.touch(exist_ok=False)
+            return path
+        except FileExistsError:
+            number += 1

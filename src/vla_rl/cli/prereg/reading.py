@@ -1,0 +1,175 @@
+"""`vla-rl prereg read`: open the data of a read or gate once, and judge it by its rule.
+
+Data is opened once, and what was read is recorded: asked again, the command shows what is on record, derived anew from
+the same evidence. There is nothing to repeat until it passes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vla_rl.cli.options import print_json
+from vla_rl.cli.prereg.attempts import bury
+from vla_rl.cli.prereg.collecting import Collected, collect
+from vla_rl.cli.prereg.common import folder, parser
+from vla_rl.errors import EXIT_OK, LaunchRefused, UsageError
+from vla_rl.prereg import state
+from vla_rl.prereg.canonical import file_digest
+from vla_rl.prereg.document import Arm, Gate, Measurement, Read
+from vla_rl.prereg.folder import Folder, Loaded, not_now
+from vla_rl.prereg.judging import PASS, boundary, evidence_files, fields, gate_decision, judge
+from vla_rl.prereg.lint import arms_of, evidence_arm
+from vla_rl.prereg.outcome import Outcome
+from vla_rl.report.progress import ProgressView
+
+
+def read(argv: Sequence[str]) -> int:
+    """Collect what is missing, judge, record, show."""
+    made = parser(
+        "read",
+        "Compute a registered read (or gate): its data is opened once, and the outcome is recorded with the evidence it\n"
+        "rests on. Evaluations that the read needs are played now. Asked again, it shows what is on record.",
+        ("read E001-quickstart primary", "read E003 preflight", "read E004 spend --from numbers.json"),
+    )
+    made.add_argument("name", metavar="READ", help="id of a read or gate")
+    made.add_argument(
+        "--from", dest="file", type=Path, metavar="FILE", help="JSON with recorded numbers, where it needs one"
+    )
+    args = made.parse_args(list(argv))
+    target = folder(args.id)
+    with target.ledger.locked():
+        bury(target)
+        loaded = target.load()
+    item = _item(loaded, args.name)
+    recorded = _recorded(loaded, item)
+    if recorded is None:
+        if not state.allowed(loaded.state.name, "look"):
+            raise not_now(loaded.state, "look", args.id)
+        with ProgressView() as view:
+            _open(target, loaded, item, view, args.file)
+        recorded = _judge(target, item)
+    elif (
+        judge(loaded.registration, evidence_files(target, loaded.entries), args.name).status
+        != recorded["outcome"]["status"]
+    ):
+        raise UsageError("the record does not follow from its evidence", remedy=f"vla-rl prereg verify {args.id}")
+    _show(target, item, recorded, as_json=args.json)
+    return EXIT_OK
+
+
+def _item(loaded: Loaded, name: str) -> Read | Gate:
+    items: dict[str, Read | Gate] = {item.id: item for item in (*loaded.registration.reads, *loaded.registration.gates)}
+    if name not in items:
+        raise UsageError(f"there is no read or gate {name!r}", remedy=f"registered: {', '.join(items)}")
+    return items[name]
+
+
+def _recorded(loaded: Loaded, item: Read | Gate) -> dict[str, Any] | None:
+    found = loaded.state.reads.get(item.id) if isinstance(item, Read) else loaded.state.gates.get(item.id)
+    return dict(found) if found is not None else None
+
+
+def _needed(loaded: Loaded, name: str) -> list[tuple[Measurement, Arm]]:
+    """Measurements and arms that a read rests on, also through other reads."""
+    registration, names, todo = loaded.registration, [], [name]
+    while todo:
+        rule = registration.rules()[todo.pop()]
+        names += [m for m in rule.measurements() if m not in names]
+        todo += rule.reads()
+    measurements = [registration.measurement(m) for m in names]
+    return [(m, arm) for m in measurements for arm in arms_of(registration, m)]
+
+
+def _open(target: Folder, loaded: Loaded, item: Read | Gate, view: ProgressView, handed_in: Path | None) -> None:
+    """Evidence for whatever the read needs and the folder does not hold yet."""
+    for measurement, arm in _needed(loaded, item.id):
+        known = evidence_files(target, loaded.entries)
+        if (measurement.id, evidence_arm(arm)) in known:
+            continue
+        collected = collect(target, loaded, measurement, arm, view, handed_in)
+        _same_world(known, collected, loaded)
+        with target.ledger.locked():
+            _look(target, collected)
+            loaded = target.load()
+
+
+def _same_world(known: Any, collected: Collected, loaded: Loaded) -> None:
+    """Evaluations of one registration are of one scene, unless another look was registered."""
+    own = loaded.registration.measurement(collected.evidence.measurement)
+    if own.look is not None or collected.evidence.scene_hash is None:
+        return
+    for other in known.values():
+        registered = loaded.registration.measurement(other.measurement)
+        if registered.look is None and other.scene_hash not in (None, collected.evidence.scene_hash):
+            raise LaunchRefused(
+                f"{own.id} was played in another scene than {other.measurement}: nothing can be compared",
+                where=f"measurements[{own.id}]: scene_hash {collected.evidence.scene_hash} and {other.scene_hash}",
+                remedy="play it with the versions that are pinned",
+            )
+
+
+def _look(target: Folder, collected: Collected) -> None:
+    record = collected.evidence.record()
+    data = (json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
+    evidence = collected.evidence
+    target.write(
+        "look",
+        {
+            "measurement": evidence.measurement, "arm": evidence.arm, "evidence": evidence.name,
+            "sha256": file_digest(data), "fields": fields(record),
+            "wall_h": round(collected.wall_h, 6), "gpu_h": round(collected.gpu_h, 6),
+        },
+        effective=target.load().effective,
+        files={target.evidence(evidence.name): data},
+    )  # fmt: skip
+
+
+def _judge(target: Folder, item: Read | Gate) -> dict[str, Any]:
+    with target.ledger.locked():
+        loaded = target.load()
+        found = evidence_files(target, loaded.entries)
+        outcome = judge(loaded.registration, found, item.id)
+        if outcome.status == "MISSING":
+            raise LaunchRefused(f"{item.id} cannot be judged yet: {outcome.sentence}", where=f"reads[{item.id}]")
+        rests_on = [found[m.id, evidence_arm(arm)].name for m, arm in _needed(loaded, item.id)]
+        if isinstance(item, Gate):
+            decision = gate_decision(outcome)
+            data = {"gate": item.id, "decision": decision, "outcome": outcome.record(), "evidence": rests_on}
+            target.write("gate_passed" if decision == PASS else "gate_refused", data, effective=loaded.effective)
+            return data
+        exploratory = item.id in loaded.effective.exploratory
+        data = {"read": item.id, "outcome": outcome.record(), "evidence": rests_on, "exploratory": exploratory}
+        target.write("read", data, effective=loaded.effective)
+        _judge_boundaries(target)
+        return data
+
+
+def _judge_boundaries(target: Folder) -> None:
+    """Rungs whose last boundary read this was."""
+    loaded = target.load()
+    for rung in loaded.registration.ladder:
+        if rung.proceed_if and rung.id not in loaded.state.rungs:
+            decision, reads = boundary(loaded.registration, rung.id, loaded.state.reads)
+            if decision is not None:
+                data = {"rung": rung.id, "decision": decision, "reads": reads}
+                target.write("rung", data, effective=loaded.effective)
+
+
+def _show(target: Folder, item: Read | Gate, recorded: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"id": target.id, **recorded})
+        return
+    outcome = Outcome.from_record(recorded["outcome"])
+    if isinstance(item, Gate):
+        print(f"gate {item.id}: {recorded['decision']}\n  {item.text}\n  {outcome.line()}")
+        return
+    exploratory = " (exploratory: it was changed after outcomes were seen)" if recorded["exploratory"] else ""
+    print(f"{item.role} read {item.id}{exploratory}\n  {item.question}\n  {outcome.line()}")
+    now = target.load().state
+    for rung, decision in now.rungs.items():
+        print(f"  boundary of {rung}: {decision}")
+    if now.name == state.COMPLETE:
+        print(f"every primary read is there: vla-rl prereg verdict {target.id}")
