@@ -53,12 +53,14 @@ class Claimed:
     Attributes:
         hypothesis: one sentence.
         unit: what the claim generalises over: episodes of one checkpoint, or training seeds.
+        scenes: how many environment seeds its primary reads are evaluated on; None where that is not known.
         protocol, head: of the evaluation.
         family: size of the family of primary reads, which are then adjusted by Holm; None: they are not.
     """
 
     hypothesis: str
     unit: Literal["episode", "training_seed"] = "episode"
+    scenes: int | None = None
     protocol: str | None = None
     head: str | None = None
     family: float | None = None
@@ -116,7 +118,7 @@ def judge_claim(
         claim: what is claimed.
         reads: every registered read.
         falsifiers: every registered falsifier.
-        faults: why the run is invalid (a gate that did not hold, an armed wire that fired, an exclusion beyond its share).
+        faults: why the run is invalid: a gate that did not hold, an armed wire that fired, too many exclusions.
         halted: why the run ended before its plan; None if it did not.
     """
     by_id = {read.id: read for read in reads}
@@ -139,7 +141,8 @@ def judge_claim(
         ("REFUTED", [f"{read.id}: {read.outcome.sentence}" for read in counting if read.outcome.status == "FAIL"]),
         ("INCONCLUSIVE", _in_the_way(claim, reads, falsifiers, adjusted)),
     )
-    word, reasons = next(((word, why) for word, why in steps if why), ("SUPPORTED", []))
+    supported: tuple[Word, list[str]] = ("SUPPORTED", [])
+    word, reasons = next((step for step in steps if step[1]), supported)
     return Verdict(word, _sentence(word, claim, counting, reasons), tuple(reasons), adjusted)
 
 
@@ -201,6 +204,5 @@ def _scope(claim: Claimed, counting: Sequence[Judged]) -> str:
     setting = f" ({under})" if under else ""
     if claim.unit == "training_seed":
         return f"over {_training_seeds(counting)} training seeds{setting}"
-    sizes = sorted({read.outcome.n for read in counting if read.outcome.n is not None})
-    scenes = f"these {sizes[0]}" if len(sizes) == 1 else f"these {sizes[0]} to {sizes[-1]}" if sizes else "its"
+    scenes = "its" if claim.scenes is None else f"these {claim.scenes}"
     return f"for this checkpoint on {scenes} scenes{setting}"

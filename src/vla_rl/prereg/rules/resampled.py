@@ -29,8 +29,8 @@ class PairedBootstrap(Rule):
     """Does the interval of the mean paired difference, after - before, lie beyond a line? Paired percentile bootstrap.
 
     PASS if it lies wholly beyond, FAIL if wholly on the other side. Where no pair differs nothing is shown, and
-    `otherwise` decides. With few pairs that differ the interval is bolder than the exact test, whose p is told beside it
-    and which is the rule to choose for a family of reads.
+    `otherwise` decides. With few pairs that differ the interval is bolder than the exact test, whose p is told beside
+    it and which is the rule to choose for a family of reads.
 
     Attributes:
         before, after: measurements of the same seeds.

@@ -1,0 +1,115 @@
+"""Rules on one count."""
+
+import pytest
+
+from vla_rl.errors import ConfigError
+from vla_rl.prereg.rules import Planned
+from vla_rl.prereg.rules.counts import BinomialTail, Interval
+
+FLOW = BinomialTail("flow", 0.44, direction="decrease")  # the documented leg of the flow head
+
+
+@pytest.mark.parametrize(("k", "status"), [(35, "PASS"), (36, "INCONCLUSIVE"), (52, "INCONCLUSIVE"), (53, "FAIL")])
+def test_a_drop_from_44_percent_is_material_at_35_of_100_and_not_at_36(make, k, status):
+    outcome = FLOW.judge(make.context(make.recorded("flow", success=(k, 100))))
+    assert outcome.status == status and outcome.details["critical"] == 35 and outcome.n == 100
+    if k == 35:
+        assert outcome.p == pytest.approx(0.0424, abs=5e-5) and "P(X <= 35" in outcome.sentence
+
+
+def test_a_rise_above_7_percent_needs_12_of_100(make):
+    rule = BinomialTail("m", "anchor", effect=0.1)
+    at_11, at_12 = (
+        rule.judge(make.context(make.recorded("m", success=(k, 100)), constants={"anchor": 0.07})) for k in (11, 12)
+    )
+    assert (at_11.status, at_12.status) == ("INCONCLUSIVE", "PASS")
+    assert at_12.p == pytest.approx(0.0469004, abs=1e-7)
+    assert at_12.interval[0] > 0.07 > at_11.interval[0]  # the interval is the test turned around
+    assert (at_12.effect, at_12.power) == (0.1, pytest.approx(0.93395, abs=1e-5))  # P(X >= 12 | 0.17)
+    assert "power 0.934 to see +0.1" in at_12.line() and "n = 100" in at_12.line()
+
+
+def test_the_claims_direction_and_effect_are_used_where_the_rule_names_none(make):
+    context = make.context(
+        make.recorded("m", success=(0, 100)), direction="decrease", smallest_effect=0.05, constants={}
+    )
+    outcome = BinomialTail("m", 0.07).judge(context)
+    assert outcome.status == "PASS" and outcome.effect == -0.05
+    assert outcome.power == pytest.approx(0.6767, abs=1e-4)  # P(X <= 2 | 0.02)
+
+
+def test_what_is_not_shown_fails_where_the_rule_says_so(make):
+    context = make.context(make.recorded("m", success=(9, 100)))
+    assert BinomialTail("m", 0.07, otherwise="fail").judge(context).status == "FAIL"
+
+
+def test_a_tail_that_no_count_reaches_is_refused(make):
+    planned = {"five": make.evaluation(5), "twenty": make.evaluation(20)}
+    [fault] = BinomialTail("five", 0.07, direction="decrease").impossible(make.context(planned=planned))
+    assert "never PASS" in fault and "0/5" in fault  # 0.93^5 = 0.70
+    [fault] = BinomialTail("five", 0.6).impossible(make.context(planned=planned))
+    assert "5/5" in fault  # 0.6^5 = 0.078
+    assert not BinomialTail("twenty", 0.6).impossible(make.context(planned=planned))
+    assert BinomialTail("gone", 0.6).impossible(make.context()) == ["the measurement gone is not registered"]
+    assert BinomialTail("five", "x").impossible(make.context(planned=planned)) == ["the constant x is not registered"]
+    assert BinomialTail("five", "x").impossible(make.context(planned=planned, constants={"x": None})) == []
+
+
+def test_a_deferred_constant_leaves_the_read_missing(make):
+    context = make.context(make.recorded("m", success=(9, 100)), constants={"anchor": None})
+    outcome = BinomialTail("m", "anchor").judge(context)
+    assert outcome.status == "MISSING" and "anchor" in outcome.sentence
+
+
+def test_recorded_counts_over_another_n_than_registered_are_invalid(make):
+    context = make.context(make.recorded("m", success=(7, 90)), planned={"m": Planned("recorded", tuple(range(100)))})
+    assert BinomialTail("m", 0.07).judge(context).status == "INVALID"
+
+
+def test_the_documented_window_of_knock_aways_is_counted_over_its_last_rows(make):
+    fracs = [10 / 64, 4 / 64, 2 / 64, 3 / 64, 1 / 64, 2 / 64]
+    rows = make.series("train", knockaway_frac=fracs, episodes=[64] * 6)
+    rule = Interval("train", 10 / 120, "knockaway_frac", direction="decrease", last=5)
+    outcome = rule.judge(make.context(rows))
+    assert outcome.details["k"] == 12 and outcome.n == 320
+    assert outcome.status == "PASS" and outcome.interval[1] == pytest.approx(0.0646, abs=1e-4)
+    with_first = Interval("train", 10 / 120, "knockaway_frac", direction="decrease").judge(make.context(rows))
+    assert with_first.details["k"] == 22 and with_first.status == "INCONCLUSIVE"
+    assert rule.impossible(make.context(planned={"train": Planned("series", steps=4)}))
+
+
+def test_a_share_that_is_no_count_of_its_episodes_is_invalid(make):
+    rows = make.series("train", knockaway_frac=[0.33], episodes=[64])
+    assert Interval("train", 0.1, "knockaway_frac").judge(make.context(rows)).status == "INVALID"
+
+
+@pytest.mark.parametrize(
+    ("k", "beyond", "not_against"),
+    [(0, "FAIL", "FAIL"), (3, "INCONCLUSIVE", "PASS"), (4, "INCONCLUSIVE", "PASS"), (8, "PASS", "PASS")],
+)
+def test_an_interval_against_a_line_has_three_outcomes_and_its_weak_form_two(make, k, beyond, not_against):
+    context = make.context(make.recorded("m", success=(k, 20)))  # intervals: 0-.168, .032-.379, .057-.437, .191-.639
+    assert Interval("m", 0.17).judge(context).status == beyond
+    assert Interval("m", 0.17, requires="not_against").judge(context).status == not_against
+
+
+def test_a_one_sided_interval_is_tighter(make):
+    context = make.context(make.recorded("m", success=(12, 100)))
+    two, one = Interval("m", 0.07).judge(context), Interval("m", 0.07, sides="one").judge(context)
+    assert (two.status, one.status) == ("INCONCLUSIVE", "PASS") and one.level == pytest.approx(0.9)
+
+
+def test_an_interval_that_cannot_reach_its_line_is_refused(make):
+    context = make.context(
+        planned={"m": make.evaluation(10)}
+    )  # 10/10 has its lower end at 0.692, 0/10 its upper at 0.308
+    assert "never PASS" in Interval("m", 0.7).impossible(context)[0]
+    assert not Interval("m", 0.69).impossible(context)
+    assert "never PASS" in Interval("m", 0.3, direction="decrease").impossible(context)[0]
+    assert "never FAIL" in Interval("m", 0.3, requires="not_against").impossible(context)[0]
+    assert not Interval("m", 0.31, requires="not_against").impossible(context)
+
+
+def test_a_level_that_is_none_is_refused():
+    with pytest.raises(ConfigError):
+        Interval("m", 0.1, level=1.0)
