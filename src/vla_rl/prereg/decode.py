@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -97,7 +98,7 @@ def _value(hint: Any, value: Any, where: str, choose: Choose | None) -> Any:
         if not isinstance(value, Mapping):
             raise _wrong(value, "a mapping", where)
         return {name: _value(arguments[1], item, _join(where, name), choose) for name, item in value.items()}
-    if dataclasses.is_dataclass(hint):
+    if dataclasses.is_dataclass(hint) or inspect.isabstract(hint):
         return _dataclass(typing.cast(type, hint), value, where, choose)
     if hint is type(None) or hint is None:
         if value is not None:
