@@ -11,10 +11,12 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from vla_rl.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # A mistyped range must not fill the memory before its band is looked at.
 MAX_SEED, MAX_SEEDS = 2**31 - 1, 1_000_000
@@ -30,6 +32,8 @@ def stream(purpose: str, *key: int) -> np.random.Generator:
         purpose: e.g. ``"token"``, ``"appearance"``, ``"demo-noise"``.
         key: non-negative integers, e.g. (run seed, draw, environment seed, replan).
     """
+    import numpy as np  # bands are looked up by commands that draw nothing
+
     words = np.frombuffer(hashlib.blake2b(purpose.encode(), digest_size=16).digest(), dtype="<u4")
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([*map(int, words), *map(int, key)])))
 

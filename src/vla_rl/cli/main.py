@@ -1,7 +1,8 @@
 """The console script `vla-rl`: picks the command, turns user errors into one message and an exit code.
 
 Exit codes: 0 fine, 1 crash, 2 usage or configuration error, 3 stopped by its own wire, gate or budget (or a bound of
-`vla-rl parity` is broken), 4 a registered launch is refused, 5 integrity failure. Commands import what they need only when they run.
+`vla-rl parity` is broken), 4 a registered launch is refused, 5 integrity failure. Commands import what they need only
+when they run.
 """
 
 from __future__ import annotations

@@ -103,8 +103,19 @@ def verdict_of(effective: Effective, state: State) -> Verdict:
         if data["decision"] == ABORT or (data["decision"] == BAND and name not in state.overridden)
     ]
     halted = state.stops[-1]["why"] if state.name == HALTED and state.stops else None
-    claimed = Claimed(claim.hypothesis, claim.unit, claim.protocol, claim.head, claim.family)
+    claimed = Claimed(
+        claim.hypothesis, unit=claim.unit, scenes=_scenes(registration), protocol=claim.protocol, head=claim.head,
+        family=claim.family,
+    )  # fmt: skip
     return judge_claim(claimed, reads, registration.falsifiers, faults=faults, halted=halted)
+
+
+def _scenes(registration: Registration) -> int | None:
+    """How many scenes the primary reads are evaluated on, if it is one number."""
+    planned = context(registration).planned
+    names = {m for read in registration.reads if read.role == "primary" for m in read.rule.measurements()}
+    sizes = {planned[name].n for name in names if planned[name].kind == "evaluation"}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _recorded(read: Mapping[str, Any] | None, name: str) -> Outcome:

@@ -86,10 +86,12 @@ def evidence_arm(arm: Arm) -> str | None:
 def _planned(registration: Registration, measurement: Measurement) -> Planned:
     arms = tuple(evidence_arm(arm) for arm in arms_of(registration, measurement))
     if measurement.kind == "evaluation":
-        return Planned("evaluation", parse_seeds(measurement.seeds or ""), None, arms)
+        return Planned("evaluation", seeds=parse_seeds(measurement.seeds or ""), arms=arms)
     if measurement.kind == "series":
-        return Planned("series", (), config_of(registration, measurement.rung, None)["run"]["steps"], arms)
-    return Planned("recorded", (), None, arms)
+        config = config_of(registration, measurement.rung, None)
+        wave = config["geometry"]["seeds"] * config["geometry"]["draws"]
+        return Planned("series", steps=config["run"]["steps"], episodes=wave, arms=arms)
+    return Planned("recorded", arms=arms)
 
 
 # --------------------------------------------------------------------------------------------------------- the document

@@ -43,7 +43,8 @@ def _claim(loaded: Loaded) -> Iterator[str]:
     yield ""
     yield f"{_plain(claim.hypothesis)} (direction: {claim.direction}; smallest effect that matters: "
     yield f"{claim.smallest_effect}; unit: {claim.unit}; population: {_plain(claim.population)}; "
-    yield f"head {claim.head}, protocol {claim.protocol}, look {claim.look}; seen beforehand: {_plain(claim.data_seen)})"
+    yield f"head {claim.head}, protocol {claim.protocol}, look {claim.look}; "
+    yield f"seen beforehand: {_plain(claim.data_seen)})"
 
 
 def _verdict(loaded: Loaded) -> Iterator[str]:
@@ -127,7 +128,9 @@ def _end(loaded: Loaded) -> Iterator[str]:
         yield f"{ending['event']}" + (f": {_plain(ending['reason'])}" if "reason" in ending else "")
         yield from (f"- banked: {_plain(text)}" for text in ending.get("banked", ()))
         yield from (f"- inherited by a successor: {_plain(text)}" for text in ending.get("inherits", ()))
-    yield from (f"- erratum{' (disputes the verdict)' if e['disputes'] else ''}: {_plain(e['text'])}" for e in now.errata)
+    yield from (
+        f"- erratum{' (disputes the verdict)' if e['disputes'] else ''}: {_plain(e['text'])}" for e in now.errata
+    )
 
 
 def _outcome(recorded: Mapping[str, Any] | None) -> str:

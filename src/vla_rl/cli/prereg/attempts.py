@@ -27,6 +27,7 @@ from vla_rl.prereg.folder import Folder, Loaded
 from vla_rl.prereg.launchgates import Request, published_name, refusals
 from vla_rl.prereg.lint import config_of
 from vla_rl.prereg.pins import Place
+from vla_rl.prereg.processes import is_alive, process_start
 from vla_rl.prereg.state import Attempt
 from vla_rl.report.progress import ProgressView
 
@@ -80,25 +81,6 @@ def run_attempt(folder: Folder, request: Request, options: Options, view: Progre
             _publish(folder, request, run, view)
 
 
-def is_alive(attempt: Attempt) -> bool:
-    """Whether the process of an attempt runs on this machine: by its number and the time it was started, never by what
-    it is called. An attempt on another machine is taken to be alive for as long as its ledger says nothing else."""
-    if attempt.data["host"] != platform.node():
-        return True
-    return process_start(attempt.data["pid"]) == attempt.data["process_start"]
-
-
-def process_start(pid: int) -> str | None:
-    """When a process was started, in clock ticks since this machine was; None if there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
-    state, *rest = stat.rpartition(")")[2].split()
-    return None if state == "Z" else f"{boot} {rest[18]}"
-
-
 def bury(folder: Folder) -> list[int]:
     """Record the end of attempts whose process is gone; the caller holds the lock. Their cost is what their heartbeat
     last told. Returns their numbers."""
@@ -132,10 +114,7 @@ def _next(folder: Folder, loaded: Loaded, request: Request) -> tuple[int, Path]:
     """Number and run directory of the attempt; a resumed one works where the last one stopped."""
     number = len(loaded.state.attempts) + 1
     if request.resume:
-        last = [
-            a for a in loaded.state.attempts if (a.rung, a.arm, a.exploratory) == (request.rung, request.arm, False)
-        ]
-        run = root_of(folder) / last[-1].data["run"]
+        run = root_of(folder) / loaded.state.of(request.rung, request.arm)[-1].data["run"]
         if (run / "config.yaml").exists():
             return number, run
     name = f"{request.rung}-{request.arm}" + ("-exploratory" if request.exploratory else "")

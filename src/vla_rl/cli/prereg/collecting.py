@@ -1,4 +1,4 @@
-"""How the data of a measurement becomes evidence: out of a run's files, by an evaluation that is played now, or handed in.
+"""How a measurement becomes evidence: out of a run's files, by an evaluation that is played now, or handed in.
 
 In: a measurement and an arm. Out: `Evidence` with its source, and what it cost. The files of a run must be those that
 its attempt recorded when it ended, an evaluated policy the one that was recorded, and base and trained policy of one
@@ -232,11 +232,10 @@ def _check_policy(
 ) -> None:
     """The policy that played is the one on record, in the scene on record."""
     digest = record["policy"]["digest"]
-    ends = [a.end for a in loaded.state.attempts if a.end and a.end["base_digest"] and not a.exploratory]
     if attempt is None:
-        bases = {end["base_digest"] for end in ends if end["step"] > 0}
-        first_rungs = {loaded.registration.ladder[0].id}
-        bases = {a.end["base_digest"] for a in loaded.state.attempts if a.end and a.rung in first_rungs} - {None}
+        first = loaded.registration.ladder[0].id  # later rungs may start from what the first one made
+        started = [a for a in loaded.state.attempts if a.end and a.rung == first and not a.exploratory]
+        bases = {a.end["base_digest"] for a in started} - {None}
         wanted = bases.pop() if len(bases) == 1 else None
     else:
         adapted = receipt is not None and receipt.get("adapter_digest")

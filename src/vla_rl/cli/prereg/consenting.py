@@ -18,8 +18,8 @@ def activate(argv: Sequence[str]) -> int:
     """Tick items off, and activate if nothing is left."""
     made = parser(
         "activate",
-        "Tick off items of the checklist with their evidence, and activate once all are done and the time for objections is\n"
-        "over. Exit code 4 while something is missing.",
+        "Tick off items of the checklist with their evidence, and activate once all are done and the time for objections\n"
+        "is over. Exit code 4 while something is missing.",
         (
             "activate E001-quickstart",
             "activate E002 --done receipt='exported/base, sha256 1f...' --done plan=plan.json",
@@ -69,7 +69,7 @@ def standing_against(target: Folder, loaded: Loaded, at: datetime) -> list[str]:
     if at < opens:
         missing.append(f"objections are possible until {opens.isoformat(timespec='minutes')}")
     missing += [
-        f"objection {n} of {data['by']} is open: {data['text']} (vla-rl prereg object {target.id} --answer {n} --text ...)"
+        f"objection {n} of {data['by']} is open: {data['text']} (object {target.id} --answer {n} --text ...)"
         for n, data in now.objections.items()
     ]
     if names := uncommitted(target, History.of(target.path)):

@@ -21,8 +21,8 @@ def verdict(argv: Sequence[str]) -> int:
     """Judge the claim and record the verdict."""
     made = parser(
         "verdict",
-        "Judge the claim by its recorded reads, in a fixed order: INVALID, REFUTED, INCONCLUSIVE, SUPPORTED. Once a verdict\n"
-        "is recorded it is shown again, not judged again, unless reads came in since.",
+        "Judge the claim by its recorded reads, in a fixed order: INVALID, REFUTED, INCONCLUSIVE, SUPPORTED. Once a\n"
+        "verdict is recorded it is shown again, not judged again, unless reads came in since.",
         ("verdict E001-quickstart",),
     )
     args = made.parse_args(list(argv))
@@ -73,10 +73,13 @@ def close(argv: Sequence[str]) -> int:
     """End the registration."""
     made = parser(
         "close",
-        "End it: record what is banked, whatever the verdict, and what a successor inherits. A verdict must be on record.",
-        ("close E001-quickstart", "close E003 --banked 'parity: PASS, perfect' --inherits 'allocator setting, headroom'"),
+        "End it: record what is banked, whatever the verdict, and what a successor inherits. A verdict must be on\nrecord.",
+        (
+            "close E001-quickstart",
+            "close E003 --banked 'parity: PASS, perfect' --inherits 'allocator setting, headroom'",
+        ),
     )
-    made.add_argument("--banked", action="append", default=[], metavar="TEXT", help="what holds from now on; repeatable")
+    made.add_argument("--banked", action="append", default=[], metavar="TEXT", help="what holds from now on")
     made.add_argument("--inherits", action="append", default=[], metavar="TEXT", help="what a successor starts from")
     args = made.parse_args(list(argv))
     target = folder(args.id)
@@ -85,13 +88,18 @@ def close(argv: Sequence[str]) -> int:
         loaded = target.load()
         if not state.allowed(loaded.state.name, "closed"):
             raise not_now(loaded.state, "closed", args.id)
-        if loaded.state.verdict != verdict_of(loaded.effective, loaded.state).record():
+        if loaded.state.verdict is None or loaded.state.verdict != verdict_of(loaded.effective, loaded.state).record():
             raise LaunchRefused(
                 "no verdict is on record for what was read", where="verdict", remedy=f"vla-rl prereg verdict {args.id}"
             )
         if loaded.state.running:
             raise LaunchRefused("an attempt is running", where=f"attempt {loaded.state.running[0].number}")
-        data = {"verdict": loaded.state.verdict["verdict"], "banked": args.banked, "inherits": args.inherits, "by": author()}
+        data = {
+            "verdict": loaded.state.verdict["verdict"],
+            "banked": args.banked,
+            "inherits": args.inherits,
+            "by": author(),
+        }
         target.write("closed", data, effective=loaded.effective)
         path = _write_report(target, target.load())
     _ended(args, target, {"state": state.CLOSED, **data, "report": str(path)})

@@ -18,8 +18,8 @@ def import_(argv: Sequence[str]) -> int:
     """Take over what was added there."""
     made = parser(
         "import",
-        "Bring a registration back from a clone on another machine: its ledger must begin with the one that is here, line\n"
-        "by line, and its evidence must be what that ledger says. Nothing is taken over otherwise.",
+        "Bring a registration back from a clone on another machine: its ledger must begin with the one that is here,\n"
+        "line by line, and its evidence must be what that ledger says. Nothing is taken over otherwise.",
         ("import E001-quickstart --from /mnt/gpu/vla_rl/experiments/E001-quickstart",),
     )
     made.add_argument("--from", dest="source", type=Path, required=True, metavar="DIR", help="the folder there")
@@ -32,7 +32,9 @@ def import_(argv: Sequence[str]) -> int:
         ours, theirs = target.ledger.path.read_bytes(), there.ledger.path.read_bytes()
         if not theirs.startswith(ours):
             what = "the ledger there does not begin with the one here: both have gone on by themselves"
-            raise IntegrityError(what, where=f"{there.ledger.path} and {target.ledger.path}", remedy="keep one of the two")
+            raise IntegrityError(
+                what, where=f"{there.ledger.path} and {target.ledger.path}", remedy="keep one of the two"
+            )
         entries = parse(theirs, str(there.ledger.path))
         new = entries[len(loaded.entries) :]
         there.load_as_written()

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.options import Options, print_json
-from vla_rl.cli.prereg.attempts import bury, is_alive, run_attempt
+from vla_rl.cli.prereg.attempts import bury, run_attempt
 from vla_rl.cli.prereg.common import assignments, folder, parser
 from vla_rl.errors import EXIT_OK, LaunchRefused, UsageError
 from vla_rl.prereg import state
 from vla_rl.prereg.folder import Folder, Loaded
 from vla_rl.prereg.launchgates import Request, refusals
 from vla_rl.prereg.pins import Difference, Place
+from vla_rl.prereg.processes import is_alive
 from vla_rl.report.progress import ProgressView
 
 PROOF_OF_LIFE_S = 5.0
@@ -57,16 +58,14 @@ def launch(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     made = parser(
         "launch",
-        "Run every gate and print all that fail, each with its remedy (exit code 4); otherwise start the trainer on the\n"
-        "registered configuration and record the attempt with its cost, however it ends.",
+        "Run every gate and print all that fail, each with its remedy (exit code 4); otherwise start the trainer on\n"
+        "the registered configuration and record the attempt with its cost, however it ends.",
         EXAMPLES,
     )
     made.add_argument("--rung", metavar="ID", help="rung of the ladder (default: the first that has not been run)")
     made.add_argument("--arm", metavar="ID", help="arm, by id or label (default: the baseline)")
     made.add_argument("--resume", action="store_true", help="go on with the attempt that stopped")
-    made.add_argument(
-        "--set", action="append", metavar="KEY=VALUE", help="a setting of the invariance list; repeatable"
-    )
+    made.add_argument("--set", action="append", metavar="KEY=VALUE", help="a setting of the invariance list")
     made.add_argument("--exploratory", action="store_true", help="a run that proves nothing, and may set anything")
     made.add_argument("--check", action="store_true", help="run the gates and start nothing")
     made.add_argument("--detach", action="store_true", help="in a process of its own; returns when it is known to live")

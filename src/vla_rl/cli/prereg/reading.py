@@ -15,9 +15,10 @@ from vla_rl.cli.options import print_json
 from vla_rl.cli.prereg.attempts import bury
 from vla_rl.cli.prereg.collecting import Collected, collect
 from vla_rl.cli.prereg.common import folder, parser
-from vla_rl.errors import EXIT_OK, LaunchRefused, UsageError
+from vla_rl.errors import EXIT_OK, IntegrityError, LaunchRefused, UsageError
 from vla_rl.prereg import state
 from vla_rl.prereg.canonical import file_digest
+from vla_rl.prereg.delta import Key
 from vla_rl.prereg.document import Arm, Gate, Measurement, Read
 from vla_rl.prereg.folder import Folder, Loaded, not_now
 from vla_rl.prereg.judging import PASS, boundary, evidence_files, fields, gate_decision, judge
@@ -30,14 +31,12 @@ def read(argv: Sequence[str]) -> int:
     """Collect what is missing, judge, record, show."""
     made = parser(
         "read",
-        "Compute a registered read (or gate): its data is opened once, and the outcome is recorded with the evidence it\n"
-        "rests on. Evaluations that the read needs are played now. Asked again, it shows what is on record.",
+        "Compute a registered read (or gate): its data is opened once, and the outcome is recorded with the evidence\n"
+        "it rests on. Evaluations that the read needs are played now. Asked again, it shows what is on record.",
         ("read E001-quickstart primary", "read E003 preflight", "read E004 spend --from numbers.json"),
     )
     made.add_argument("name", metavar="READ", help="id of a read or gate")
-    made.add_argument(
-        "--from", dest="file", type=Path, metavar="FILE", help="JSON with recorded numbers, where it needs one"
-    )
+    made.add_argument("--from", dest="file", type=Path, metavar="FILE", help="JSON with the numbers of a recorded one")
     args = made.parse_args(list(argv))
     target = folder(args.id)
     with target.ledger.locked():
@@ -51,11 +50,8 @@ def read(argv: Sequence[str]) -> int:
         with ProgressView() as view:
             _open(target, loaded, item, view, args.file)
         recorded = _judge(target, item)
-    elif (
-        judge(loaded.registration, evidence_files(target, loaded.entries), args.name).status
-        != recorded["outcome"]["status"]
-    ):
-        raise UsageError("the record does not follow from its evidence", remedy=f"vla-rl prereg verify {args.id}")
+    else:
+        _check_recorded(target, loaded, args.name, recorded)
     _show(target, item, recorded, as_json=args.json)
     return EXIT_OK
 
@@ -70,6 +66,17 @@ def _item(loaded: Loaded, name: str) -> Read | Gate:
 def _recorded(loaded: Loaded, item: Read | Gate) -> dict[str, Any] | None:
     found = loaded.state.reads.get(item.id) if isinstance(item, Read) else loaded.state.gates.get(item.id)
     return dict(found) if found is not None else None
+
+
+def _check_recorded(target: Folder, loaded: Loaded, name: str, recorded: dict[str, Any]) -> None:
+    again = judge(loaded.registration, evidence_files(target, loaded.entries), name)
+    changed = any(op.path[0] == Key("reads") for a in loaded.effective.amendments for op in a.operations())
+    if not changed and again.status != recorded["outcome"]["status"]:
+        raise IntegrityError(
+            f"{name} is on record as {recorded['outcome']['status']}, its evidence says {again.status}",
+            where=str(target.ledger.path),
+            remedy=f"vla-rl prereg verify {target.id} names what was changed",
+        )
 
 
 def _needed(loaded: Loaded, name: str) -> list[tuple[Measurement, Arm]]:

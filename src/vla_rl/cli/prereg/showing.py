@@ -12,7 +12,6 @@ import yaml
 
 from vla_rl import paths
 from vla_rl.cli.options import print_json
-from vla_rl.cli.prereg.attempts import is_alive
 from vla_rl.cli.prereg.common import folder, parser
 from vla_rl.cli.prereg.nextstep import next_step
 from vla_rl.errors import EXIT_INTEGRITY, EXIT_OK, UsageError
@@ -23,6 +22,7 @@ from vla_rl.prereg.delta import Op
 from vla_rl.prereg.folder import Loaded, known
 from vla_rl.prereg.history import History
 from vla_rl.prereg.lint import config_of
+from vla_rl.prereg.processes import is_alive
 from vla_rl.prereg.verifying import verify as find_problems
 from vla_rl.report import prereg as tables
 from vla_rl.report.registration import registration_report
@@ -32,10 +32,10 @@ def diff(argv: Sequence[str]) -> int:
     """Print configuration deltas."""
     made = parser(
         "diff",
-        "What differs, as operations on paths. One side: what its amendments changed, one by one, then all together. Two\n"
-        "sides: what leads from A to B. A side is a registration (ID, or ID@2 after two amendments) or the directory of a\n"
-        "run, of which the configuration is compared.",
-        ("diff E001", "diff E001@0 E001@2 --md", "diff E001 E002", "diff E001 outputs/prereg/E001/main-baseline/attempt_01"),
+        "What differs, as operations on paths. One side: what its amendments changed, one by one, then all together.\n"
+        "Two sides: what leads from A to B. A side is a registration (ID, or ID@2 after two amendments) or the\n"
+        "directory of a run, of which the configuration is compared.",
+        ("diff E001", "diff E001@0 E001@2 --md", "diff E001 E002", "diff E001 outputs/prereg/E001/main-baseline/..."),
         id=None,
     )  # fmt: skip
     made.add_argument("a", metavar="A[@k]")
@@ -122,7 +122,7 @@ def _versions(side: str) -> tuple[list[Effective], int]:
 def status(argv: Sequence[str]) -> int:
     """State, budget, gates, reads, next action."""
     made = parser(
-        "status", "Where a registration stands, what is spent and left, and what can be done next. Without an id: all of them.",
+        "status", "Where a registration stands, what is spent and left, and what can be done next. Without an id: all.",
         ("status", "status E001-quickstart --json"), id=None,
     )  # fmt: skip
     made.add_argument("id", metavar="ID", nargs="?")
@@ -203,18 +203,20 @@ def verify(argv: Sequence[str]) -> int:
     """Derive everything again."""
     made = parser(
         "verify",
-        "Derive digests, chain, state, git history, evidence, reads, gates and verdict again, and name the file and field of\n"
-        "everything that does not match (exit code 5).",
+        "Derive digests, chain, state, git history, evidence, reads, gates and verdict again, and name the file and\n"
+        "field of everything that does not match (exit code 5).",
         ("verify --all", "verify E001-quickstart", "verify E001 --head 14:3f0c..."),
         id=None,
     )
     made.add_argument("ids", metavar="ID", nargs="*")
     made.add_argument("--all", action="store_true", help="every registration")
-    made.add_argument("--head", metavar="LINE:HASH", help="a ledger line that was noted elsewhere; it must still be there")
+    made.add_argument("--head", metavar="LINE:HASH", help="a ledger line that was noted elsewhere")
     args = made.parse_args(list(argv))
     ids = known(paths.experiments_dir()) if args.all else args.ids
     if bool(args.ids) == args.all or (args.head and len(args.ids) != 1):
-        raise UsageError("name registrations, or give --all", where="command line", remedy="--head goes with one of them")
+        raise UsageError(
+            "name registrations, or give --all", where="command line", remedy="--head goes with one of them"
+        )
     history = History.of(paths.experiments_dir()) if paths.experiments_dir().is_dir() else None
     found = {}
     for id in ids:

@@ -44,7 +44,13 @@ reads:
   - id: signal
     role: secondary
     question: Did the groups of the first wave hold both outcomes?
-    rule: {{kind: threshold, measurement: training, metric: mixed_groups_frac, statistic: first, comparator: at_least, line: 0.2}}
+    rule:
+      kind: threshold
+      measurement: training
+      metric: mixed_groups_frac
+      statistic: first
+      comparator: at_least
+      line: 0.2
 
 falsifiers:
   - {{id: worse, read: success, fires_on: FAIL, text: training makes it worse}}

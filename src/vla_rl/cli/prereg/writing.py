@@ -83,7 +83,7 @@ def freeze(argv: Sequence[str]) -> int:
     if args.json:
         print_json(summary)
     elif args.check:
-        print(f"nothing is wrong with {args.id}; it would have the digest {effective.digest[:12]}")
+        print(f"nothing is wrong with {args.id}")
     else:
         print(_next_steps(target, registration, effective.digest))
     return EXIT_OK
@@ -156,8 +156,8 @@ def _write(target: Folder, document: dict[str, Any]) -> None:
 def _next_steps(target: Folder, registration: Registration, digest: str) -> str:
     lines = [
         f"{target.id} is frozen: {target.registration}, digest {digest[:12]}",
-        f"  {len(registration.reads)} reads ({', '.join(registration.primaries())} primary), {len(registration.arms)} arms, "
-        f"{len(registration.ladder)} rungs",
+        f"  {len(registration.reads)} reads ({', '.join(registration.primaries())} primary), "
+        f"{len(registration.arms)} arms, {len(registration.ladder)} rungs",
         "next:",
         f"  git add {target.path} && git commit -m 'Freeze {target.id}'",
         f"  vla-rl prereg activate {target.id}",
