@@ -235,7 +235,7 @@ def _check_policy(
     if attempt is None:
         first = loaded.registration.ladder[0].id  # later rungs may start from what the first one made
         started = [a for a in loaded.state.attempts if a.end and a.rung == first and not a.exploratory]
-        bases = {a.end["base_digest"] for a in started} - {None}
+        bases = {(a.end or {})["base_digest"] for a in started} - {None}
         wanted = bases.pop() if len(bases) == 1 else None
     else:
         adapted = receipt is not None and receipt.get("adapter_digest")

@@ -18,8 +18,8 @@ def activate(argv: Sequence[str]) -> int:
     """Tick items off, and activate if nothing is left."""
     made = parser(
         "activate",
-        "Tick off items of the checklist with their evidence, and activate once all are done and the time for objections\n"
-        "is over. Exit code 4 while something is missing.",
+        "Tick off items of the checklist with their evidence, and activate once all are done and the time for\n"
+        "objections is over. Exit code 4 while something is missing.",
         (
             "activate E001-quickstart",
             "activate E002 --done receipt='exported/base, sha256 1f...' --done plan=plan.json",

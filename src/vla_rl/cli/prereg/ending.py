@@ -73,7 +73,8 @@ def close(argv: Sequence[str]) -> int:
     """End the registration."""
     made = parser(
         "close",
-        "End it: record what is banked, whatever the verdict, and what a successor inherits. A verdict must be on\nrecord.",
+        "End it: record what is banked, whatever the verdict, and what a successor inherits. A verdict must be on record\n"
+        "first.",
         (
             "close E001-quickstart",
             "close E003 --banked 'parity: PASS, perfect' --inherits 'allocator setting, headroom'",
