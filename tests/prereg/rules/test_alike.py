@@ -3,6 +3,7 @@
 import pytest
 
 from vla_rl.errors import ConfigError
+from vla_rl.prereg.exclusions import Exclusion, exclude
 from vla_rl.prereg.rules import Planned
 from vla_rl.prereg.rules.alike import Overlap, Tolerance
 
@@ -34,7 +35,23 @@ def test_the_difference_has_a_sign_and_an_interval(make):
     context = make.context(make.recorded("loop", success=(5, 20)), make.recorded("anchor", success=(2, 20)))
     outcome = SUCCESSES.judge(context)
     assert outcome.estimate == 3.0 and outcome.interval[0] < 3.0 < outcome.interval[1] <= 20
-    assert outcome.details["left"] == [5, 20] and outcome.n == 20
+    assert outcome.details["sides"] == ["5/20", "2/20"] and outcome.n == 20
+
+
+def test_an_excluded_seed_leaves_both_sides_of_a_parity_read(make):
+    struck = {s: int(s == 3) for s in range(20)}
+    loop = make.episodes("loop", success={s: s < 5 for s in range(20)}, reset_strikes=struck)
+    loop = exclude(loop, [Exclusion("struck", "loop", "reset_strikes", "above", 0, 0.1)])
+    outcome = SUCCESSES.judge(make.context(loop, make.successes("anchor", (3, 4), range(20))))
+    assert outcome.details["sides"] == ["4/19", "1/19"] and outcome.status == "FAIL"
+
+
+def test_means_over_the_same_seeds_may_be_asked_to_agree_exactly(make):
+    moved, still = ({s: float(s) + (s == 2) * by for s in range(10)} for by in (0.5, 0.0))
+    rule = Tolerance("loop", "anchor", "reward", "mean", 0)
+    same = rule.judge(make.context(make.episodes("loop", reward=still), make.episodes("anchor", reward=still)))
+    other = rule.judge(make.context(make.episodes("loop", reward=moved), make.episodes("anchor", reward=still)))
+    assert (same.status, same.interval) == ("PASS", (0.0, 0.0)) and (other.status, other.estimate) == ("FAIL", 0.05)
 
 
 def test_counts_over_different_n_are_never_compared(make):

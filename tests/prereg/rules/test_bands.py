@@ -1,9 +1,11 @@
 """Named bands: the documented preflight, and what overlaps or leaves a gap."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vla_rl.errors import ConfigError
-from vla_rl.prereg.rules import Planned
+from vla_rl.prereg.rules import Context, Planned
 from vla_rl.prereg.rules.bands import Band, Bands
 
 PREFLIGHT = [
@@ -108,3 +110,30 @@ def test_bands_without_a_choice_or_with_an_edge_twice_are_refused():
         Bands("m", "x", "mean", PREFLIGHT, rate=0.07)
     with pytest.raises(ConfigError):
         Band("A", "PASS", at_least=1, above=2)
+
+
+@pytest.mark.parametrize(
+    ("label", "status"), [("PASS", "FAIL"), ("PASS", "INCONCLUSIVE"), ("ABORT", "PASS"), ("BAND", "PASS")]
+)
+def test_a_band_is_never_called_what_it_is_not(label, status):
+    with pytest.raises(ConfigError, match=label):
+        Band(label, status)
+
+
+EDGES = st.lists(
+    st.tuples(st.integers(-1, 5), st.integers(-1, 5), st.booleans(), st.booleans()), min_size=2, max_size=4
+)
+
+
+@given(EDGES)
+def test_bands_are_sound_if_and_only_if_every_half_step_lies_in_exactly_one(edges):
+    bands = [
+        Band(f"b{i}", "PASS", **{"above" if open_low else "at_least": low, "below" if open_high else "at_most": high})
+        for i, (low, high, open_low, open_high) in enumerate(edges)
+    ]
+    lowest, highest = min(e[0] for e in edges), max(e[1] for e in edges)
+    bands += [Band("low", "FAIL", below=lowest), Band("high", "PASS", above=highest)]
+    rule, context = Bands("m", "x", "mean", bands), Context({"m": Planned("evaluation", tuple(range(10)))})
+    hits = [[b.label for b in bands if b.holds(half / 2, context)] for half in range(-8, 18)]
+    sound = all(len(hit) == 1 for hit in hits) and len({hit[0] for hit in hits if hit}) == len(bands)
+    assert (rule.impossible(context) == []) == sound

@@ -24,6 +24,9 @@ def test_the_documented_primary_improves_where_its_whole_interval_lies_above_zer
     read = paired_bootstrap({s: 0.0 for s in range(20)}, dict(enumerate(changes)))
     assert outcome.status == "PASS" and outcome.interval == (read.low, read.high) and read.low > 0
     assert outcome.estimate == pytest.approx(0.9) and outcome.n == 20
+    assert outcome.power is None
+    told = PairedBootstrap("b", "a", "reward", effect=0.5).judge(rewards(make, changes))
+    assert told.power == pytest.approx(0.71688, abs=1e-5)  # Phi(0.5 sqrt(20) / 0.8825 - 1.96)
     assert outcome.details["seed"] == 0 and outcome.details["resamples"] == 10_000
     assert outcome.details["numpy"] == np.__version__
 
