@@ -1,5 +1,8 @@
 """Rules on one count."""
 
+import subprocess
+import sys
+
 import pytest
 
 from vla_rl.errors import ConfigError
@@ -133,3 +136,21 @@ def test_an_interval_that_cannot_reach_its_line_is_refused(make):
 def test_a_level_that_is_none_is_refused():
     with pytest.raises(ConfigError):
         Interval("m", 0.1, level=1.0)
+
+
+def test_judging_needs_no_torch_and_not_the_slow_half_of_scipy():
+    code = """if True:
+    import sys
+    from vla_rl.prereg.evidence import Evidence
+    from vla_rl.prereg.rules import RULES, Context, Planned
+    assert "scipy" not in sys.modules
+    counts = {"success": (12, 100), "success_won": (9, 100), "success_lost": (1, 100)}
+    found = {("m", None): Evidence("m", None, "counts", counts=counts)}
+    context = Context({"m": Planned("recorded"), "b": Planned("recorded")}, smallest_effect=0.1, evidence=found)
+    assert RULES["binomial_tail"]("m", 0.07).judge(context).status == "PASS"
+    assert RULES["mcnemar"]("b", "m").judge(context).status == "PASS"
+    assert RULES["paired_bootstrap"]("b", "m").judge(context).status == "PASS"
+    print([m for m in ("torch", "mujoco", "scipy.stats") if m in sys.modules])
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
