@@ -9,7 +9,7 @@ from scipy import stats
 from vla_rl.errors import UsageError
 from vla_rl.stats.bootstrap import bootstrap_counts
 from vla_rl.stats.mcnemar import Signs, exact_mcnemar, fewest_discordant, signs
-from vla_rl.stats.power import power_of_mcnemar, power_of_paired_interval, power_of_tail
+from vla_rl.stats.power import power_of_mcnemar, power_of_mean_interval, power_of_paired_interval, power_of_tail
 
 
 def test_power_of_a_tail_is_the_chance_of_its_critical_region_at_the_true_rate():
@@ -59,6 +59,13 @@ def test_a_higher_line_is_passed_less_often():
 def test_an_effect_that_cannot_be_is_refused(effect, discordant, pairs):
     with pytest.raises(UsageError):
         power_of_mcnemar(pairs, effect, discordant, 0.05, two_sided=True)
+
+
+def test_power_of_a_mean_is_one_half_where_the_interval_just_reaches_the_line():
+    assert power_of_mean_interval(25, 1.959964 * 2 / 5, 2.0) == pytest.approx(0.5, abs=1e-6)
+    assert power_of_mean_interval(25, 0.0, 2.0) == pytest.approx(0.025, abs=1e-9)
+    with pytest.raises(UsageError):
+        power_of_mean_interval(25, 1.0, 0.0)
 
 
 def test_fewest_discordant_pairs_are_six_two_sided_and_five_one_sided():

@@ -8,8 +8,8 @@ here; which rule reads what is in `rules`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from vla_rl.errors import IntegrityError
@@ -69,6 +69,10 @@ class Evidence:
     def by_seed(self) -> dict[int, Mapping[str, Any]]:
         """Episodes by seed, ascending."""
         return {e["seed"]: e for e in sorted(self.episodes, key=lambda e: e["seed"])}
+
+    def without(self, seeds: Collection[int]) -> Evidence:
+        """The same without some of its episodes."""
+        return replace(self, episodes=tuple(e for e in self.episodes if e["seed"] not in seeds))
 
     def values(self, metric: str, *, skip_null: bool = False) -> dict[int, float]:
         """A metric by seed.

@@ -73,5 +73,4 @@ def exclude(evidence: Evidence, exclusions: Sequence[Exclusion]) -> Evidence:
             )
             faults.append(f"{told}, more than the registered share {exclusion.max_share}")
         excluded.update({seed: exclusion.id for seed in hit if seed not in excluded})
-    kept = tuple(episode for episode in evidence.episodes if episode["seed"] not in excluded)
-    return replace(evidence, episodes=kept, excluded=excluded, faults=tuple(faults))
+    return replace(evidence.without(excluded), excluded=excluded, faults=tuple(faults))

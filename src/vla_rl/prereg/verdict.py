@@ -53,17 +53,17 @@ class Claimed:
     Attributes:
         hypothesis: one sentence.
         unit: what the claim generalises over: episodes of one checkpoint, or training seeds.
-        scenes: how many environment seeds its primary reads are evaluated on; None where that is not known.
         protocol, head: of the evaluation.
         family: size of the family of primary reads, which are then adjusted by Holm; None: they are not.
+        scenes: how many environment seeds its primary reads are evaluated on; None where that is not known.
     """
 
     hypothesis: str
     unit: Literal["episode", "training_seed"] = "episode"
-    scenes: int | None = None
     protocol: str | None = None
     head: str | None = None
     family: float | None = None
+    scenes: int | None = None
 
 
 @dataclass(frozen=True)

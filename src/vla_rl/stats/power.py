@@ -1,13 +1,14 @@
 """Power: how probably a rule fires if an effect of a given size is there.
 
-In: n, the effect, what else the rule depends on. Out: an exact probability, by enumeration. Nothing is simulated, so a
-power can be compared and stored; the paired interval is taken in the limit of many resamples.
+In: n, the effect, what else the rule depends on. Out: a probability, for counts exact by enumeration. Nothing is
+simulated, so a power can be compared and stored; the paired interval is taken in the limit of many resamples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import floor
+from statistics import NormalDist
 
 import numpy as np
 
@@ -61,6 +62,22 @@ def power_of_paired_interval(
     wins, tail = _share_of_wins(effect, discordant), float((1 - written(level)) / 2)
     at_most = floor(written(line) * pairs)
     return _over_discordant(pairs, discordant, wins, lambda w, lost: sum_tail(w, lost, pairs, at_most) < tail)
+
+
+def power_of_mean_interval(n: int, away: float, deviation: float, *, level: float = 0.95) -> float:
+    """Of the interval of a mean lying wholly on the far side of a line, by the normal approximation.
+
+    Args:
+        away: true distance of the mean from the line.
+        deviation: standard deviation of one value, positive.
+
+    Returns:
+        ``Phi(away sqrt(n) / deviation - z)``, z the quantile at ``(1 + level) / 2``.
+    """
+    if n < 1 or deviation <= 0 or not 0 < level < 1:
+        raise UsageError(f"no power of {n} values with deviation {deviation} at level {level}", where="power")
+    normal = NormalDist()
+    return normal.cdf(away * n**0.5 / deviation - normal.inv_cdf(0.5 + level / 2))
 
 
 def sum_tail(won: int, lost: int, pairs: int, at_most: int) -> float:

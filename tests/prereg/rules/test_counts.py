@@ -1,5 +1,8 @@
 """Rules on one count."""
 
+import subprocess
+import sys
+
 import pytest
 
 from vla_rl.errors import ConfigError
@@ -99,6 +102,26 @@ def test_a_one_sided_interval_is_tighter(make):
     assert (two.status, one.status) == ("INCONCLUSIVE", "PASS") and one.level == pytest.approx(0.9)
 
 
+def test_power_of_an_interval_is_the_chance_of_the_counts_beyond_the_line(make):
+    context = make.context(make.recorded("m", success=(3, 20)))
+    outcome = Interval("m", 0.17, effect=0.3).judge(context)
+    assert (
+        outcome.power == pytest.approx(0.80197, abs=1e-5) and outcome.effect == 0.3
+    )  # P(X >= 8 | 0.47): 8/20 from .191
+    falling = Interval("m", 0.5, direction="decrease", effect=0.4).judge(context)
+    assert falling.power == pytest.approx(0.9887, abs=1e-4)  # P(X <= 5 | 0.1): 5/20 up to .491
+    assert Interval("m", 0.17, effect=0.3, requires="not_against").judge(context).power is None
+
+
+def test_an_effect_in_another_unit_than_shares_gives_no_power(make):
+    context = make.context(make.recorded("m", success=(3, 20)), smallest_effect=1.5)
+    assert BinomialTail("m", 0.07).judge(context).power is None and Interval("m", 0.17).judge(context).power is None
+
+
+def test_a_measurement_that_is_not_registered_is_missing_and_no_crash(make):
+    assert BinomialTail("gone", 0.07).judge(make.context()).status == "MISSING"
+
+
 def test_an_interval_that_cannot_reach_its_line_is_refused(make):
     context = make.context(
         planned={"m": make.evaluation(10)}
@@ -113,3 +136,21 @@ def test_an_interval_that_cannot_reach_its_line_is_refused(make):
 def test_a_level_that_is_none_is_refused():
     with pytest.raises(ConfigError):
         Interval("m", 0.1, level=1.0)
+
+
+def test_judging_needs_no_torch_and_not_the_slow_half_of_scipy():
+    code = """if True:
+    import sys
+    from vla_rl.prereg.evidence import Evidence
+    from vla_rl.prereg.rules import RULES, Context, Planned
+    assert "scipy" not in sys.modules
+    counts = {"success": (12, 100), "success_won": (9, 100), "success_lost": (1, 100)}
+    found = {("m", None): Evidence("m", None, "counts", counts=counts)}
+    context = Context({"m": Planned("recorded"), "b": Planned("recorded")}, smallest_effect=0.1, evidence=found)
+    assert RULES["binomial_tail"]("m", 0.07).judge(context).status == "PASS"
+    assert RULES["mcnemar"]("b", "m").judge(context).status == "PASS"
+    assert RULES["paired_bootstrap"]("b", "m").judge(context).status == "PASS"
+    print([m for m in ("torch", "mujoco", "scipy.stats") if m in sys.modules])
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

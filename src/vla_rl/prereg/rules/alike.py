@@ -9,35 +9,42 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from statistics import fmean
 from typing import ClassVar, Literal
 
 from vla_rl.errors import ConfigError
 from vla_rl.prereg.exclusions import holds
 from vla_rl.prereg.outcome import Outcome, Unjudged
 from vla_rl.prereg.rules.base import Context, Number, Rule
+from vla_rl.prereg.rules.pairing import common, pair
 from vla_rl.seeds import parse_seeds
+from vla_rl.stats.bootstrap import paired_bootstrap
 from vla_rl.stats.intervals import newcombe
 
 LEVEL = 0.95
+_Difference = tuple[
+    float | Fraction, tuple[float, float], int, tuple[str, str]
+]  # with interval, n, both sides in words
 
 
 @dataclass(frozen=True)
 class Tolerance(Rule):
-    """Do two counts or shares differ by at most a tolerance?
+    """Do two counts, shares or means differ by at most a tolerance?
 
-    PASS if so, else FAIL; the very tolerance passes. The interval takes the two sides as independent (Newcombe).
+    PASS if so, else FAIL; the very tolerance passes. Counts and shares: the interval takes the two sides as independent
+    (Newcombe). Means: over the same seeds, by the paired bootstrap.
 
     Attributes:
-        left, right: two measurements.
-        metric: a yes-or-no metric.
-        statistic: count (both over the same n) or share.
+        left, right: two measurements; the difference is left - right.
+        metric: a yes-or-no metric; of means, any number.
+        statistic: count (both over the same n), share or mean.
         at_most: the tolerance.
     """
 
     left: str
     right: str
     metric: str
-    statistic: Literal["count", "share"]
+    statistic: Literal["count", "share", "mean"]
     at_most: Number
 
     KIND: ClassVar[str] = "tolerance"
@@ -47,26 +54,39 @@ class Tolerance(Rule):
         return (self.left, self.right)
 
     def _judge(self, context: Context) -> Outcome:
-        (k, n), (j, m) = context.count(self.left, self.metric), context.count(self.right, self.metric)
         tolerance = context.number(self.at_most)
-        low, high = newcombe((j, m), (k, n), LEVEL)
-        if self.statistic == "count":
-            if n != m:
-                raise Unjudged("INVALID", f"counts over {n} and {m} episodes cannot be compared")
-            difference, low, high = Fraction(k - j), low * n, high * n
-        else:
-            difference = Fraction(k, n) - Fraction(j, m)
+        difference, interval, n, sides = self._means(context) if self.statistic == "mean" else self._counts(context)
         passed = holds(abs(difference), "at_most", tolerance)
+        told = f"{self.metric} {' and '.join(sides)}: the {self.statistic}s differ by {float(abs(difference)):g}"
         return Outcome(
             "PASS" if passed else "FAIL",
-            f"{self.metric} {k}/{n} and {j}/{m}: {self.statistic}s differ by {float(abs(difference)):g}, "
-            f"{'' if passed else 'not '}<= {tolerance:g}",
-            n=min(n, m),
+            f"{told}, {'' if passed else 'not '}<= {tolerance:g}",
+            n=n,
             estimate=float(difference),
-            interval=(low, high),
+            interval=interval,
             level=LEVEL,
-            details={"left": [k, n], "right": [j, m], "tolerance": tolerance},
+            details={"sides": list(sides), "tolerance": tolerance},
         )
+
+    def _counts(self, context: Context) -> _Difference:
+        sides = context.one(self.left), context.one(self.right)
+        if all(side.kind == "episodes" for side in sides):
+            (k, n), (j, m) = (side.count(self.metric) for side in common(*sides))
+        else:
+            (k, n), (j, m) = context.count(self.left, self.metric), context.count(self.right, self.metric)
+        low, high = newcombe((j, m), (k, n), LEVEL)
+        told = f"{k}/{n}", f"{j}/{m}"
+        if self.statistic == "share":
+            return Fraction(k, n) - Fraction(j, m), (low, high), min(n, m), told
+        if n != m:
+            raise Unjudged("INVALID", f"counts over {n} and {m} episodes cannot be compared")
+        return Fraction(k - j), (low * n, high * n), n, told
+
+    def _means(self, context: Context) -> _Difference:
+        paired = pair(context.one(self.right), context.one(self.left), self.metric)
+        read = paired_bootstrap(paired.before, paired.after, level=LEVEL)
+        told = f"{fmean(paired.after.values()):.4g}", f"{fmean(paired.before.values()):.4g}"
+        return read.mean, (read.low, read.high), read.pairs, told
 
     def _impossible(self, context: Context) -> Iterator[str]:
         tolerance = context.number(self.at_most)
@@ -77,7 +97,7 @@ class Tolerance(Rule):
             yield f"no difference is at most {tolerance:g}: it can never PASS"
         if self.statistic == "count" and None not in sizes and sizes[0] != sizes[1]:
             yield f"counts over {sizes[0]} and {sizes[1]} episodes cannot be compared; use share"
-        largest = 1 if self.statistic == "share" else sizes[0]
+        largest = {"share": 1, "count": sizes[0], "mean": None}[self.statistic]
         if largest is not None and tolerance >= largest:
             yield f"no difference exceeds {largest}, so none exceeds {tolerance:g}: it can never FAIL"
 

@@ -21,13 +21,15 @@ from vla_rl.prereg.rules.quantity import LEVEL, Statistic, bounds, faults_of_sta
 from vla_rl.stats.binomial import lower_tail, masses, upper_tail
 from vla_rl.stats.exact import written
 
+LABELS = {"PASS": "PASS", "BAND": "INCONCLUSIVE", "ABORT": "FAIL"}  # what these names mean of a gate, they always mean
+
 
 @dataclass(frozen=True)
 class Band:
     """One band.
 
     Attributes:
-        label: its name.
+        label: its name; PASS, BAND and ABORT have a fixed status.
         status: what falling into it means.
         at_least, above: its lower edge, inside or outside of it; neither: open.
         at_most, below: its upper edge; likewise.
@@ -45,6 +47,8 @@ class Band:
             self.at_most is not None and self.below is not None
         ):
             raise ConfigError(f"the band {self.label} has an edge twice", where="bands")
+        if LABELS.get(self.label, self.status) != self.status:
+            raise ConfigError(f"a band {self.label} is {LABELS[self.label]}, not {self.status}", where="bands")
 
     def edges(self, context: Context) -> list[tuple[Comparator, float]]:
         """Its edges as numbers."""
@@ -130,7 +134,7 @@ class Bands(Rule):
             "p_at_least": upper_tail(k, n, rate),
             "chances": {band.label: self._chance(context, [band], n, rate) for band in self.bands},
         }
-        effect = context.effect(self.effect)
+        effect = context.effect(self.effect, share=True)
         if effect is None:
             return {"details": details}
         signed = effect if (self.direction or context.direction) == "increase" else -effect

@@ -79,10 +79,14 @@ class Context:
             raise Unjudged("MISSING", f"the constant {parameter} is not set yet")
         return value
 
-    def effect(self, own: Number | None) -> float | None:
-        """Smallest effect of interest of a rule, as a size: its own, else the claim's; None without either."""
+    def effect(self, own: Number | None, *, share: bool) -> float | None:
+        """Smallest effect of interest of a rule, as a size: its own, else the claim's; None without either.
+
+        Args:
+            share: it is a difference of shares, which none above 1 can be (the claim's is then in another unit).
+        """
         found = self.smallest_effect if own is None else self.number(own)
-        return None if found is None else abs(found)
+        return None if found is None or (share and abs(found) > 1) else abs(found)
 
     def planned_trials(self, measurement: str, last: int | None = None) -> int | None:
         """Registered number of episodes that a count runs over; None where it is not known beforehand."""
@@ -92,20 +96,30 @@ class Context:
         rows = planned.steps if last is None else last
         return rows * planned.episodes if rows and planned.episodes else None
 
+    def plan(self, measurement: str) -> Planned:
+        """What is registered of a measurement.
+
+        Raises:
+            Unjudged: nothing.
+        """
+        if measurement not in self.planned:
+            raise Unjudged("MISSING", f"the measurement {measurement} is not registered")
+        return self.planned[measurement]
+
     def one(self, measurement: str) -> Evidence:
         """Evidence of a measurement: of the arm that is judged, or of its only arm.
 
         Raises:
             Unjudged: it is not there, incomplete, or invalid.
         """
-        arms = self.planned[measurement].arms
+        arms = self.plan(measurement).arms
         if self.arm not in arms and len(arms) != 1:
             raise Unjudged("MISSING", f"{measurement} is made for {len(arms)} arms, and none of them is judged here")
         return self.of(measurement, self.arm if self.arm in arms else arms[0])
 
     def of(self, measurement: str, arm: str | None) -> Evidence:
         """Evidence of a measurement and an arm; raises as `one` does."""
-        planned, name = self.planned[measurement], measurement if arm is None else f"{measurement}@{arm}"
+        planned, name = self.plan(measurement), measurement if arm is None else f"{measurement}@{arm}"
         found = self.evidence.get((measurement, arm))
         if found is None:
             raise Unjudged("MISSING", f"{name} is not measured yet")

@@ -62,14 +62,16 @@ class ClusterBootstrap(Rule):
 
     def arms(self, context: Context) -> list[tuple[str | None, str | None]]:
         """(before, after) arm of every training seed."""
-        after: Sequence[str | None] = self.after_arms or context.planned[self.after].arms
-        ours = context.planned[self.before].arms
+        after: Sequence[str | None] = self.after_arms or context.plan(self.after).arms
+        ours = context.plan(self.before).arms
         before: Sequence[str | None] = self.before_arms or (ours * len(after) if len(ours) == 1 else after)
         return list(zip(before, after, strict=False))
 
     def _judge(self, context: Context) -> Outcome:
         differences = {
-            str(after): pair(context.of(self.before, before), context.of(self.after, after), self.metric).differences
+            after or "baseline": pair(
+                context.of(self.before, before), context.of(self.after, after), self.metric
+            ).differences
             for before, after in self.arms(context)
         }
         read = cluster_bootstrap(differences, level=self.level, resamples=self.resamples, seed=self.seed)

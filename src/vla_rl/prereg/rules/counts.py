@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from vla_rl.errors import ConfigError
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.rules.base import Context, Direction, Number, Rule
 from vla_rl.prereg.rules.judging import Otherwise, Requires, faults_of_rows, settle, settle_interval
-from vla_rl.stats.binomial import critical_high, critical_low, lower_tail, upper_tail
+from vla_rl.stats.binomial import critical_high, critical_low, lower_tail, masses, upper_tail
 from vla_rl.stats.intervals import clopper_pearson
 from vla_rl.stats.power import power_of_tail
 
@@ -59,7 +59,7 @@ class BinomialTail(Rule):
         critical = critical_high(n, rate, alpha) if rising else critical_low(n, rate, alpha)
         status = settle(p <= alpha, opposite <= alpha, self.otherwise)
         sign = ">=" if rising else "<="
-        effect = context.effect(self.effect)
+        effect = context.effect(self.effect, share=True)
         signed = None if effect is None else effect if rising else -effect
         level = 1 - 2 * alpha
         return Outcome(
@@ -105,6 +105,7 @@ class Interval(Rule):
         requires: beyond: the whole interval lies beyond the line. not_against: not wholly on the wrong side.
         otherwise: of `beyond`: what it is if the interval holds the line.
         last: of a series, only so many rows from its end.
+        effect: of `beyond`: smallest distance from the line that it should see; null is the claim's.
     """
 
     measurement: str
@@ -116,9 +117,10 @@ class Interval(Rule):
     requires: Requires = "beyond"
     otherwise: Otherwise = "inconclusive"
     last: int | None = None
+    effect: Number | None = None
 
     KIND: ClassVar[str] = "interval"
-    NUMBERS: ClassVar[tuple[str, ...]] = ("line",)
+    NUMBERS: ClassVar[tuple[str, ...]] = ("line", "effect")
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 1 or (self.sides == "one" and self.level <= 0.5):
@@ -148,8 +150,21 @@ class Interval(Rule):
             estimate=k / n,
             interval=(low, high),
             level=self.level if self.sides == "two" else 2 * self.level - 1,
+            **self._power(context, n, line),
             details={"k": k, "line": line, "sides": self.sides},
         )
+
+    def _power(self, context: Context, n: int, line: float) -> dict[str, Any]:
+        """Chance of a count whose interval lies beyond, at the line moved by the effect."""
+        effect = context.effect(self.effect, share=True)
+        if effect is None or self.requires != "beyond":
+            return {}
+        rising = (self.direction or context.direction) == "increase"
+        signed = effect if rising else -effect
+        true = min(1.0, max(0.0, line + signed))
+        ends = [self._ends(k, n) for k in range(n + 1)]
+        beyond = [low > line if rising else high < line for low, high in ends]
+        return {"effect": signed, "power": float(masses(n, true)[beyond].sum())}
 
     def _impossible(self, context: Context) -> Iterator[str]:
         yield from faults_of_rows(context, self.measurement, self.last)

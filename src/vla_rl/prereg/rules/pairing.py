@@ -16,6 +16,12 @@ from vla_rl.stats.mcnemar import Signs, signs
 SAME = ("protocol", "scene_hash")
 
 
+def common(before: Evidence, after: Evidence) -> tuple[Evidence, Evidence]:
+    """Both without the seeds that an exclusion took out of either."""
+    gone = before.excluded.keys() | after.excluded.keys()
+    return before.without(gone), after.without(gone)
+
+
 @dataclass(frozen=True)
 class Paired:
     """Values of a metric on both sides, over the same seeds; at least one."""
@@ -48,10 +54,7 @@ def pair(before: Evidence, after: Evidence, metric: str) -> Paired:
         ours, theirs = getattr(before, key), getattr(after, key)
         if ours is not None and theirs is not None and ours != theirs:
             raise Unjudged("INVALID", f"{before.name} and {after.name} differ in their {key.replace('_', ' ')}")
-    gone = before.excluded.keys() | after.excluded.keys()
-    left, right = (
-        {seed: value for seed, value in side.values(metric).items() if seed not in gone} for side in (before, after)
-    )
+    left, right = (side.values(metric) for side in common(before, after))
     if odd := sorted(left.keys() ^ right.keys()):
         raise Unjudged("INVALID", f"{before.name} and {after.name} do not hold the same seeds; first {odd[0]}")
     if not left:

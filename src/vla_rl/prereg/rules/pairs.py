@@ -87,6 +87,7 @@ class SignTest(Rule):
                 "lost": found.lost,
                 "tied": found.tied,
                 "mid_p": self.mid_p,
+                "discordant": self._discordant(context, found),
                 "interval_by": "paired bootstrap of counts",
                 **resampling(0, RESAMPLES),
             },
@@ -94,16 +95,21 @@ class SignTest(Rule):
 
     def _power(self, context: Context, found: Signs, alpha: float) -> dict[str, Any]:
         """In the claimed direction, with the registered share of pairs that differ or else the observed one."""
-        effect = context.effect(self.effect)
-        if effect is None or effect > 1:
+        effect = context.effect(self.effect, share=True)
+        if effect is None:
             return {}
-        observed = (found.won + found.lost) / found.pairs
-        share = observed if self.discordant is None else context.number(self.discordant)
+        share = self._discordant(context, found)
         rising = (self.direction or context.direction) == "increase"
         return {
             "effect": effect if rising else -effect,
             "power": self._power_at(found.pairs, effect, max(share, effect), alpha),
         }
+
+    def _discordant(self, context: Context, found: Signs) -> float:
+        """Share of pairs that differ: registered, else observed."""
+        if self.discordant is not None:
+            return context.number(self.discordant)
+        return (found.won + found.lost) / found.pairs
 
     def _power_at(self, pairs: int, effect: float, share: float, alpha: float) -> float | None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from statistics import stdev
 from typing import Any, ClassVar
 
 from vla_rl.errors import ConfigError, UsageError
@@ -19,7 +20,7 @@ from vla_rl.prereg.rules.pairing import Paired, counted_signs, faults_of_pairs, 
 from vla_rl.stats.bootstrap import bootstrap_counts, paired_bootstrap
 from vla_rl.stats.exact import written
 from vla_rl.stats.mcnemar import Signs, exact_mcnemar
-from vla_rl.stats.power import power_of_paired_interval
+from vla_rl.stats.power import power_of_mean_interval, power_of_paired_interval
 
 FEWEST_PAIRS = 6  # all alike, they are two-sided significant; fewer can make a narrow interval out of chance
 
@@ -42,7 +43,8 @@ class PairedBootstrap(Rule):
         requires: beyond: the whole interval lies beyond the line. not_against: not wholly on the wrong side.
         otherwise: of `beyond`: what it is if the interval holds the line.
         discordant: of yes-or-no metrics: share of pairs expected to differ, for the power; null: the observed one.
-        effect: smallest difference that it should see; null is the claim's.
+        effect: smallest difference that it should see; null is the claim's. The power of a yes-or-no metric is exact,
+            that of any other number an approximation with the observed spread.
     """
 
     before: str
@@ -112,6 +114,7 @@ class PairedBootstrap(Rule):
             estimate=read.mean,
             interval=(read.low, read.high),
             level=self.level,
+            **self._power_of_values(context, paired, line),
             details={
                 "rose": found.won,
                 "fell": found.lost,
@@ -136,8 +139,8 @@ class PairedBootstrap(Rule):
         return f"whose interval must not lie wholly {wrong} {line:g}"
 
     def _power(self, context: Context, found: Signs, line: float) -> dict[str, Any]:
-        effect, rising = context.effect(self.effect), self._direction(context) == "increase"
-        if effect is None or effect > 1 or self.requires != "beyond":
+        effect, rising = context.effect(self.effect, share=True), self._direction(context) == "increase"
+        if effect is None or self.requires != "beyond":
             return {}
         observed = (found.won + found.lost) / found.pairs
         share = max(effect, observed if self.discordant is None else context.number(self.discordant))
@@ -147,6 +150,16 @@ class PairedBootstrap(Rule):
             )
         except UsageError:  # more pairs than are enumerated
             return {}
+        return {"effect": effect if rising else -effect, "power": power}
+
+    def _power_of_values(self, context: Context, paired: Paired, line: float) -> dict[str, Any]:
+        """By the normal approximation, with the observed spread of the differences."""
+        effect, rising = context.effect(self.effect, share=False), self._direction(context) == "increase"
+        spread = stdev(paired.differences) if len(paired.before) > 1 else 0.0
+        if effect is None or self.requires != "beyond" or not spread:
+            return {}
+        away = effect - (line if rising else -line)
+        power = power_of_mean_interval(len(paired.before), away, spread, level=self.level)
         return {"effect": effect if rising else -effect, "power": power}
 
     def _impossible(self, context: Context) -> Iterator[str]:
