@@ -1,0 +1,65 @@
+"""Registrations are tried on a git repository of their own; what runs in them is the real trainer."""
+
+import pytest
+from bench import Bench, prereg
+
+from vla_rl.prereg.pins import Place
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Make a bench the place where everything happens."""
+
+    def use(bench):
+        monkeypatch.setenv("VLA_RL_EXPERIMENTS", str(bench.experiments))
+        monkeypatch.setattr(Place, "here", classmethod(lambda cls: bench.place()))
+        monkeypatch.chdir(bench.root)
+        return bench
+
+    return use
+
+
+@pytest.fixture
+def bench(tmp_path, use):
+    return use(Bench.make(tmp_path / "repo"))
+
+
+@pytest.fixture(scope="session")
+def _template(tmp_path_factory):
+    """A registration that was run to its end and committed, nothing read yet: built once."""
+    made = Bench.make(tmp_path_factory.mktemp("prereg") / "repo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLA_RL_EXPERIMENTS", str(made.experiments))
+        patch.setattr(Place, "here", classmethod(lambda cls: made.place()))
+        patch.chdir(made.root)
+        made.frozen()
+        assert prereg("launch", "E1") == 0
+    return made
+
+
+@pytest.fixture
+def launched(_template, tmp_path, use):
+    """A copy of it, to be tampered with."""
+    return use(_template.copy(tmp_path / "repo"))
+
+
+@pytest.fixture(scope="session")
+def _judged_template(_template, tmp_path_factory):
+    made = _template.copy(tmp_path_factory.mktemp("judged") / "repo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLA_RL_EXPERIMENTS", str(made.experiments))
+        patch.setattr(Place, "here", classmethod(lambda cls: made.place()))
+        patch.chdir(made.root)
+        (made.root / "outputs" / "spend.json").write_text('{"values": {"hours": 0.5}}')
+        for read in (["progress"], ["clip"], ["money", "--from", "outputs/spend.json"]):
+            assert prereg("read", "E1", *read) == 0
+        assert prereg("verdict", "E1") == 0
+        assert prereg("close", "E1", "--banked", "the loop runs") == 0
+        made.commit("Close E1")
+    return made
+
+
+@pytest.fixture
+def judged(_judged_template, tmp_path, use):
+    """A closed registration with three reads."""
+    return use(_judged_template.copy(tmp_path / "repo"))
