@@ -101,6 +101,9 @@ def test_a_number_between_bands_is_invalid_and_not_the_nearest_band(make):
     rule = Bands("m", "x", "value", [Band("A", "FAIL", below=0.2), Band("B", "PASS", above=0.5)])
     outcome = rule.judge(make.context(make.recorded("m", x=0.3)))
     assert outcome.status == "INVALID" and "no band" in outcome.sentence
+    both = Bands("m", "x", "value", [Band("A", "FAIL", below=0.4), Band("B", "PASS", above=0.2)])
+    outcome = both.judge(make.context(make.recorded("m", x=0.3)))
+    assert outcome.status == "INVALID" and "A and B" in outcome.sentence
 
 
 def test_bands_without_a_choice_or_with_an_edge_twice_are_refused():

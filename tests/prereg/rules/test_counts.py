@@ -81,6 +81,18 @@ def test_the_documented_window_of_knock_aways_is_counted_over_its_last_rows(make
     assert rule.impossible(make.context(planned={"train": Planned("series", steps=4)}))
 
 
+def test_whole_numbers_of_a_series_are_counts_of_its_episodes(make):
+    rows = make.series("train", successes=[6, 1], episodes=[64, 64])
+    outcome = BinomialTail("train", 0.01, "successes").judge(make.context(rows))
+    assert (outcome.details["k"], outcome.n) == (7, 128)
+
+
+def test_more_episodes_than_registered_are_invalid_and_fewer_are_missing(make):
+    for n, status in ((21, "INVALID"), (20, "INCONCLUSIVE"), (19, "MISSING")):
+        context = make.context(make.successes("m", (1, 2), range(n)), planned={"m": make.evaluation(20)})
+        assert BinomialTail("m", 0.07).judge(context).status == status
+
+
 def test_a_share_that_is_no_count_of_its_episodes_is_invalid(make):
     rows = make.series("train", knockaway_frac=[0.33], episodes=[64])
     assert Interval("train", 0.1, "knockaway_frac").judge(make.context(rows)).status == "INVALID"

@@ -146,6 +146,12 @@ def test_a_line_from_the_first_row_exempts_that_row(make):
     assert (fired.status, at_line.status) == ("FAIL", "PASS") and fired.details["line"] == 0.4
 
 
+def test_the_first_row_does_not_count_towards_its_own_line(make):
+    wire = Window("t", "knockaway_frac", "at_least", 2, times_first=1.0)
+    assert wire.judge(make.context(make.series("t", knockaway_frac=[0.2, 0.2, 0.1]))).status == "PASS"
+    assert wire.judge(make.context(make.series("t", knockaway_frac=[None, 0.2, 0.2, 0.3]))).status == "FAIL"
+
+
 def test_three_rows_in_a_row_cannot_fire_in_a_two_step_rung(make):
     two, three = (make.context(planned={"t": Planned("series", steps=n)}) for n in (2, 3))
     wire = Window("t", "knockaway_frac", "above", 3, line=0.167)
