@@ -26,7 +26,7 @@ def test_a_new_draft_can_be_frozen_as_it_stands(bench, capsys):
 def test_a_registration_is_run_read_and_judged(judged, capsys):
     assert judged.events() == [
         "registered", "activated", "launched", "attempt_ended", "look", "look", "read", "look", "read", "look", "read",
-        "verdict", "closed",
+        "verdict", "closed", "reported",
     ]  # fmt: skip
     assert prereg("verify", "--all") == 0
     code, told = said(capsys, "status", "E1")

@@ -40,27 +40,31 @@ EVENTS = {
     "verdict": "the claim was judged",
     "erratum": "something was found to be wrong afterwards",
     "imported": "ledger and evidence came back from another machine",
+    "reported": "REPORT.md was written",
     "closed": "the end",
     "withdrawn": "the registration was taken back, with its reason",
     "superseded": "another registration takes its place",
 }
 _ASIDE = {"withdrawn": WITHDRAWN, "superseded": SUPERSEDED}
-_TALK = {name: None for name in ("objected", "answered", "gate_refused", "imported")}  # None: the state stays
-_RESULTS = {name: None for name in ("attempt_ended", "look", "read", "rung", "published", "verdict", "erratum")}
-_WORK = {"gate_passed": None, "overridden": None, **_RESULTS}
+_NOTED: dict[str, str | None] = {"erratum": None, "imported": None, "reported": None}  # None: the state stays
+_TALK: dict[str, str | None] = {"objected": None, "answered": None, "gate_refused": None, **_NOTED}
+_RESULTS: dict[str, str | None] = {
+    name: None for name in ("attempt_ended", "look", "read", "rung", "published", "verdict")
+}  # fmt: skip
+_WORK: dict[str, str | None] = {"gate_passed": None, "overridden": None, **_RESULTS}
 # What a read that completes the primary ones leads to is not in the table: COMPLETE, from ACTIVE and HALTED.
 TRANSITIONS: dict[str, dict[str, str | None]] = {
     DRAFT: {"registered": REGISTERED},
-    REGISTERED: {**_TALK, **_ASIDE, "amended": None, "checked": None, "activated": ACTIVE, "erratum": None},
+    REGISTERED: {**_TALK, **_ASIDE, "amended": None, "checked": None, "activated": ACTIVE},
     ACTIVE: {
         **_TALK, **_WORK, **_ASIDE, "amended": None, "launched": None, "tripwire": HALTED, "budget": HALTED,
         "closed": CLOSED,
     },
     HALTED: {**_TALK, **_WORK, **_ASIDE, "amended": ACTIVE, "tripwire": None, "budget": None, "closed": CLOSED},
-    COMPLETE: {"gate_refused": None, "imported": None, **_RESULTS, "closed": CLOSED},
-    CLOSED: {"erratum": None, "imported": None},
-    WITHDRAWN: {"erratum": None, "imported": None},
-    SUPERSEDED: {"erratum": None, "imported": None},
+    COMPLETE: {"gate_refused": None, **_NOTED, **_RESULTS, "closed": CLOSED},
+    CLOSED: _NOTED,
+    WITHDRAWN: _NOTED,
+    SUPERSEDED: _NOTED,
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ this machine (`pins`), which only a launch asks for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vla_rl.errors import ConfigError, IntegrityError, UsageError
@@ -21,17 +21,14 @@ from vla_rl.prereg.history import History, Problem, problems, signature
 from vla_rl.prereg.judging import boundary, evidence_files, gate_decision, judge, verdict_of
 from vla_rl.prereg.ledger import Entry
 from vla_rl.prereg.outcome import Outcome
-from vla_rl.prereg.state import State, advance, fold
-
-RenderReport = Callable[[Loaded], str]
+from vla_rl.prereg.state import State, advance
 
 
-def verify(folder: Folder, history: History | None, render: RenderReport) -> list[Problem]:
+def verify(folder: Folder, history: History | None) -> list[Problem]:
     """Everything that does not match.
 
     Args:
         history: what git knows, see `History.of`; None outside of a checkout.
-        render: the text of REPORT.md for a registration as it stood.
     """
     found = problems(folder, history)
     try:
@@ -45,7 +42,7 @@ def verify(folder: Folder, history: History | None, render: RenderReport) -> lis
     found += _files(folder, loaded)
     try:
         found += _derived(folder, loaded)
-        found += _report(folder, loaded, render)
+        found += _report(folder, loaded)
     except IntegrityError as error:
         found.append(Problem(error.where or str(folder.path), error.what, error.remedy or "restore it from git"))
     return found
@@ -116,16 +113,16 @@ def _gate(registration: Registration, opened: Mapping[Any, Any], entry: Entry, w
 
 
 def _verdict(version: Effective, state: State, data: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    again = verdict_of(version, state).record()
-    for key, value in again.items():
-        if data.get(key) != value:
-            yield Problem(f"{where}: data.{key}", f"the reads lead to {value!r}, not to {data.get(key)!r}")
+    again = verdict_of(version, state).verdict
+    if again != data["verdict"]:
+        yield Problem(f"{where}: data.verdict", f"the reads lead to {again}, not to {data['verdict']}")
 
 
 def _differences(again: Outcome, recorded: Mapping[str, Any], where: str) -> Iterator[Problem]:
-    """Numbers agree to nine digits: another version of a library may round the last ones differently."""
+    """What was found, not how it is worded: numbers agree to nine digits, as another version of a library may round the
+    last ones differently, and what is told beside the outcome (power, sentence) may be told better one day."""
     now = again.record()
-    for key in ("status", "label", "n", "estimate", "interval", "level", "p", "effect", "power"):
+    for key in ("status", "label", "n", "estimate", "interval", "level", "p"):
         if not _close(now[key], recorded.get(key)):
             yield Problem(f"{where}.{key}", f"the evidence says {now[key]!r}, not {recorded.get(key)!r}")
 
@@ -138,21 +135,12 @@ def _close(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
-def _report(folder: Folder, loaded: Loaded, render: RenderReport) -> Iterator[Problem]:
-    """The report says of itself as of which line it was written; it must be that line's."""
+def _report(folder: Folder, loaded: Loaded) -> Iterator[Problem]:
+    """The report is the one that was written when the ledger says so; it is not rendered again, because a later version
+    may word it otherwise."""
     path = folder.path / REPORT
-    if not path.exists():
-        return
-    text = path.read_text(errors="replace")
-    for count in range(len(loaded.entries), 0, -1):
-        if f"line {count}, {loaded.entries[count - 1].hash}" in text:
-            if text != render(as_of(folder, loaded, count)):
-                yield Problem(f"{path}", "it is not what the ledger leads to", f"vla-rl prereg report {folder.id}")
-            return
-    yield Problem(f"{path}, first lines", "it names no line of this ledger", f"vla-rl prereg report {folder.id}")
-
-
-def as_of(folder: Folder, loaded: Loaded, count: int) -> Loaded:
-    """The registration as it stood after so many lines."""
-    entries = loaded.entries[:count]
-    return Loaded(folder.versions(entries)[-1], entries, fold(entries))
+    written = [entry for entry in loaded.entries if entry.event == "reported"]
+    if path.exists() and (not written or file_digest(path.read_bytes()) != written[-1].data["sha256"]):
+        yield Problem(str(path), "it is not the report that was written", f"vla-rl prereg report {folder.id}")
+    if written and not path.exists():
+        yield Problem(str(path), "the report is gone", f"vla-rl prereg report {folder.id}")

@@ -1,7 +1,6 @@
 """REPORT.md of a registration: what was claimed, changed, run, read and found, from what is recorded and nothing else.
 
-In: a registration as it stood at some line of its ledger. Out: Markdown, the same text for the same line, so that
-`verify` can render it again and compare. No clock, no file of a run, no number that is not in the ledger.
+In: a registration as it stands. Out: Markdown. No clock, no file of a run, no number that is not in the ledger.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.options import print_json
@@ -11,8 +12,9 @@ from vla_rl.cli.prereg.attempts import bury
 from vla_rl.cli.prereg.common import author, folder, parser
 from vla_rl.errors import EXIT_OK, LaunchRefused, UsageError
 from vla_rl.prereg import state
+from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.document import REPORT
-from vla_rl.prereg.folder import Folder, Loaded, not_now
+from vla_rl.prereg.folder import Folder, not_now
 from vla_rl.prereg.judging import verdict_of
 from vla_rl.report.registration import registration_report
 
@@ -50,22 +52,28 @@ def verdict(argv: Sequence[str]) -> int:
 def report(argv: Sequence[str]) -> int:
     """Write REPORT.md."""
     made = parser(
-        "report", "Write experiments/ID/REPORT.md from what is recorded; verify renders it again and compares.",
+        "report", "Write experiments/ID/REPORT.md from what is recorded; its digest goes to the ledger.",
         ("report E001-quickstart",),
     )  # fmt: skip
     args = made.parse_args(list(argv))
     target = folder(args.id)
-    loaded = target.load()
-    path = _write_report(target, loaded)
+    with target.ledger.locked():
+        path = _write_report(target)
     print_json({"id": args.id, "report": str(path)}) if args.json else print(path)
     return EXIT_OK
 
 
-def _write_report(target: Folder, loaded: Loaded) -> Any:
-    path = target.path / REPORT
-    temporary = path.with_name(f".{REPORT}.{os.getpid()}.tmp")
-    temporary.write_text(registration_report(loaded))
-    os.replace(temporary, path)
+def _write_report(target: Folder) -> Path:
+    """Render, record, replace; nothing is recorded if nothing has changed since. The caller holds the lock."""
+    loaded, path = target.load(), target.path / REPORT
+    data = registration_report(loaded).encode()
+    written = [entry.data["sha256"] for entry in loaded.entries if entry.event == "reported"][-1:]
+    told = loaded.entries[-1].event == "reported"
+    if not (told and path.exists() and written == [file_digest(path.read_bytes())]):
+        target.write("reported", {"sha256": file_digest(data)}, effective=loaded.effective)
+        temporary = path.with_name(f".{REPORT}.{os.getpid()}.tmp")
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
     return path
 
 
@@ -73,8 +81,7 @@ def close(argv: Sequence[str]) -> int:
     """End the registration."""
     made = parser(
         "close",
-        "End it: record what is banked, whatever the verdict, and what a successor inherits. A verdict must be on record\n"
-        "first.",
+        "End it: record what is banked, whatever the verdict, and what a successor inherits. A verdict comes first.",
         (
             "close E001-quickstart",
             "close E003 --banked 'parity: PASS, perfect' --inherits 'allocator setting, headroom'",
@@ -102,7 +109,7 @@ def close(argv: Sequence[str]) -> int:
             "by": author(),
         }
         target.write("closed", data, effective=loaded.effective)
-        path = _write_report(target, target.load())
+        path = _write_report(target)
     _ended(args, target, {"state": state.CLOSED, **data, "report": str(path)})
     return EXIT_OK
 

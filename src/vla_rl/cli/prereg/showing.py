@@ -25,7 +25,6 @@ from vla_rl.prereg.lint import config_of
 from vla_rl.prereg.processes import is_alive
 from vla_rl.prereg.verifying import verify as find_problems
 from vla_rl.report import prereg as tables
-from vla_rl.report.registration import registration_report
 
 
 def diff(argv: Sequence[str]) -> int:
@@ -222,7 +221,7 @@ def verify(argv: Sequence[str]) -> int:
     for id in ids:
         target = folder(id)
         target.load() if not target.frozen else None
-        found[id] = find_problems(target, history, registration_report)
+        found[id] = find_problems(target, history)
         if args.head:
             found[id] += _check_head(target.ledger.path, args.head)
     bad = {id: problems for id, problems in found.items() if problems}

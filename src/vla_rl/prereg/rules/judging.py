@@ -6,9 +6,8 @@ In: what was shown, and the rule's choice of what to make of nothing shown. Out:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any, Literal
-
-import numpy as np
 
 from vla_rl.errors import ConfigError
 from vla_rl.prereg.outcome import Status
@@ -51,7 +50,7 @@ def check_resampling(level: float, resamples: int) -> None:
 
 def resampling(seed: int, resamples: int) -> dict[str, Any]:
     """What it takes to draw the same resamples again; a generator's distributions may change with numpy's version."""
-    return {"seed": seed, "resamples": resamples, "numpy": np.__version__}
+    return {"seed": seed, "resamples": resamples, "numpy": metadata.version("numpy")}
 
 
 def faults_of_rows(context: Context, measurement: str, last: int | None) -> Iterator[str]:
