@@ -15,11 +15,11 @@ from typing import Any, Literal
 from vla_rl.errors import ConfigError
 from vla_rl.prereg.canonical import SCHEMA, SHORT, digest
 from vla_rl.prereg.decode import decode_file
+from vla_rl.prereg.evidence import BASELINE
 from vla_rl.prereg.exclusions import Exclusion
 from vla_rl.prereg.rules import RULES, Rule
 from vla_rl.prereg.verdict import Falsifier
 
-BASELINE = "baseline"  # the arm that is the configuration itself
 MAIN = "main"  # the only rung where no ladder is registered
 REGISTRATION, DRAFT_FILE, REPORT = "registration.yaml", "draft.yaml", "REPORT.md"
 

@@ -17,6 +17,7 @@ from vla_rl.prereg.outcome import Unjudged
 
 Kind = Literal["episodes", "counts", "series", "numbers"]
 PAYLOAD = {"episodes": "episodes", "counts": "counts", "series": "rows", "numbers": "values"}  # kind -> key of the file
+BASELINE = "baseline"  # what people call the arm without a name
 IDENTITY = ("policy_digest", "scene_hash", "protocol", "head")
 SHARE = "_frac"  # a key of a series that ends so is a share of the row's `episodes`
 

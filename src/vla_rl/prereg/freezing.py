@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,8 @@ from vla_rl.prereg.document import (
     arm_id,
     plain,
 )
+from vla_rl.prereg.rules import Rule
+from vla_rl.prereg.rules.clustered import ClusterBootstrap
 
 # Where a run lies and how long a launch may take are not what is registered.
 PLACE = ("run.dir", "run.resume", "run.max_wall_s")
@@ -54,7 +56,18 @@ def complete(draft: Body, config: Mapping[str, Any]) -> Body:
     ladder = draft.ladder or [Rung(MAIN)]
     measurements = [_measurement(m, config, ladder[-1].id) for m in draft.measurements]
     gates = [replace(gate, before=gate.before or ladder[0].id) for gate in draft.gates]
-    return replace(draft, ladder=ladder, measurements=measurements, arms=_arms(draft), gates=gates)
+    arms = _arms(draft)
+    reads = [replace(read, rule=_by_id(read.rule, arms)) for read in draft.reads]
+    return replace(draft, ladder=ladder, measurements=measurements, arms=arms, gates=gates, reads=reads)
+
+
+def _by_id(rule: Rule, arms: Sequence[Arm]) -> Rule:
+    """A rule about arms, which a draft may call by their labels, as their ids do not exist yet."""
+    if not isinstance(rule, ClusterBootstrap):
+        return rule
+    ids = {arm.label: arm.id for arm in arms}
+    before, after = ([ids.get(name, name) for name in names] for names in (rule.before_arms, rule.after_arms))
+    return replace(rule, before_arms=before, after_arms=after)
 
 
 def _measurement(measurement: Measurement, config: Mapping[str, Any], last_rung: str) -> Measurement:

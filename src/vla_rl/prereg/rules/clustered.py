@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from vla_rl.prereg.evidence import BASELINE
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.rules.base import Context, Direction, Number, Rule
 from vla_rl.prereg.rules.judging import Otherwise, Requires, check_resampling, resampling, settle, settle_interval
@@ -62,14 +63,14 @@ class ClusterBootstrap(Rule):
 
     def arms(self, context: Context) -> list[tuple[str | None, str | None]]:
         """(before, after) arm of every training seed."""
-        after: Sequence[str | None] = self.after_arms or context.plan(self.after).arms
+        after = _named(self.after_arms) or context.plan(self.after).arms
         ours = context.plan(self.before).arms
-        before: Sequence[str | None] = self.before_arms or (ours * len(after) if len(ours) == 1 else after)
+        before = _named(self.before_arms) or (ours * len(after) if len(ours) == 1 else after)
         return list(zip(before, after, strict=False))
 
     def _judge(self, context: Context) -> Outcome:
         differences = {
-            after or "baseline": pair(
+            after or BASELINE: pair(
                 context.of(self.before, before), context.of(self.after, after), self.metric
             ).differences
             for before, after in self.arms(context)
@@ -104,8 +105,8 @@ class ClusterBootstrap(Rule):
             yield f"{self.before} is paired with itself; name before_arms and after_arms"
             return
         for measurement, named in ((self.before, self.before_arms), (self.after, self.after_arms)):
-            if odd := [arm for arm in named if arm not in context.planned[measurement].arms]:
-                yield f"{measurement} is not made for the arm {odd[0]}"
+            if odd := [arm for arm in _named(named) if arm not in context.planned[measurement].arms]:
+                yield f"{measurement} is not made for the arm {odd[0] or BASELINE}"
         if self.before_arms and len(self.before_arms) != len(self.after_arms or context.planned[self.after].arms):
             yield "before_arms and after_arms name different numbers of training seeds"
         arms = self.arms(context)
@@ -113,3 +114,8 @@ class ClusterBootstrap(Rule):
             yield "an arm is named twice"
         if len(arms) < 2:
             yield f"{len(arms)} training seed is none to resample over; 2 are the fewest"
+
+
+def _named(arms: Sequence[str]) -> tuple[str | None, ...]:
+    """Arms as evidence names them."""
+    return tuple(None if arm == BASELINE else arm for arm in arms)
