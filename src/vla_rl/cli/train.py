@@ -40,13 +40,20 @@ EXAMPLES = (
     "vla-rl train experiment=quickstart run.steps=30 eval.seeds=300-399",
     "vla-rl train experiment=quickstart surface=patch_only optim.lr=1e-4 run.dir=outputs/patch",
     "vla-rl train run.resume=outputs/patch",
+    "vla-rl train -m experiment=quickstart optim.lr=3e-6,1e-5 loss.kl_beta=0,1",
 )
+MULTIRUN = {"-m", "--multirun"}
 PLACE = ("run.resume", "run.dir")
 
 
 def run(argv: Sequence[str]) -> int:
     """Start or continue a run; the table at the end, or one JSON object with --json."""
-    options = parse("train", argv, "Token-level GRPO on real episodes.", EXAMPLES)
+    if MULTIRUN & set(argv):
+        from vla_rl.cli.multirun import run as run_multirun
+
+        return run_multirun([argument for argument in argv if argument not in MULTIRUN])
+    about = "Token-level GRPO on real episodes. With -m (--multirun) every combination of values is a run of its own."
+    options = parse("train", argv, about, EXAMPLES)
     reader = compose_or_resume("config", options.overrides, FREE_OF_TRAINING)
     with ProgressView() as view:
         outcome, directory = _train(reader, options, TrainingView(view))
