@@ -44,6 +44,7 @@ def swept(tmp_path_factory):
     return place, vla_rl("train", "-m", *arguments, "--json")
 
 
+@pytest.mark.slow
 def test_a_failed_job_is_shown_at_once_and_stops_no_other(swept):
     place, done = swept
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
@@ -56,6 +57,7 @@ def test_a_failed_job_is_shown_at_once_and_stops_no_other(swept):
     assert f"go on with: vla-rl train -m run.resume={place / 'sweep'}" in done.stderr
 
 
+@pytest.mark.slow
 def test_every_job_has_a_directory_a_log_and_a_file_of_its_own(swept):
     place, _ = swept
     sweep = place / "sweep"
@@ -70,6 +72,7 @@ def test_every_job_has_a_directory_a_log_and_a_file_of_its_own(swept):
     assert not list(sweep.rglob(".hydra")) and not list(sweep.rglob("*.pkl"))
 
 
+@pytest.mark.slow
 def test_the_summary_has_a_line_a_job_with_what_is_known_of_it(swept):
     place, done = swept
     lines = list(csv.DictReader((place / "sweep" / "summary.csv").read_text().splitlines()))
@@ -82,6 +85,7 @@ def test_the_summary_has_a_line_a_job_with_what_is_known_of_it(swept):
     assert "stopped itself" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_in_use_is_refused(swept):
     place, _ = swept
     before = (place / "sweep" / "sweep.json").read_bytes()
@@ -90,6 +94,7 @@ def test_a_directory_that_is_in_use_is_refused(swept):
     assert (place / "sweep" / "sweep.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_multirun_goes_on_with_the_jobs_that_are_not_done(swept, tmp_path):
     place, _ = swept
     shutil.copytree(bundled_base("tiny_start"), place / "base")
@@ -104,6 +109,7 @@ def test_a_multirun_goes_on_with_the_jobs_that_are_not_done(swept, tmp_path):
     assert vla_rl("train", "-m", f"run.resume={tmp_path}").returncode == 2
 
 
+@pytest.mark.slow
 def test_a_run_of_another_configuration_than_planned_is_no_success(swept, tmp_path):
     sweep = Path(shutil.copytree(swept[0] / "sweep", tmp_path / "sweep"))
     row = multirun.job_row(sweep, "03", ["budget.env_ticks"])
@@ -142,6 +148,18 @@ def test_what_one_job_cannot_do_is_refused_before_any_starts(arguments, message,
     assert main(["train", "-m", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_jobs_that_fail_are_counted_and_tabled(tmp_path, capsys):
+    given = [*SMALL, f"policy.checkpoint={tmp_path / 'a'},{tmp_path / 'b'}", f"run.dir={tmp_path / 'sweep'}"]
+    assert main(["train", "-m", *given, "--json"]) == 1
+    told = capsys.readouterr()
+    assert [row["exit_code"] for row in json.loads(told.out)["rows"]] == [2, 2]
+    for name in "ab":
+        assert f"started: policy.checkpoint={tmp_path / name}" in told.err
+    assert told.err.index("job 00 failed (2)") < told.err.index("  | ") < told.err.index("job 01 started")
+    lines = (tmp_path / "sweep" / "summary.csv").read_text().splitlines()
+    assert len(lines) == 3 and lines[1].startswith(f"00,{tmp_path / 'a'},ended,2,")
 
 
 def test_several_values_without_m_point_to_it(capsys):
@@ -196,7 +214,7 @@ def test_a_job_has_the_thread_limits_of_the_command_and_further_arguments_of_its
     assert kwargs["env"]["MKL_NUM_THREADS"] == "3" and "OMP_NUM_THREADS" not in kwargs["env"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_an_interrupt_ends_the_job_under_way_starts_no_other_and_says_how_to_go_on(tmp_path, number):
     sweep = tmp_path / "sweep"
     command = [sys.executable, "-m", "vla_rl.cli.main", "train", "-m", *SMALL, "run.seed=0,1", f"run.dir={sweep}"]

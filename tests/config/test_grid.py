@@ -41,6 +41,13 @@ def test_the_grammar_is_hydras(override, jobs):
     assert [job for (job,) in expand([override]).jobs] == jobs
 
 
+def test_values_are_told_as_they_are_meant():
+    grid = expand(["policy.checkpoint=bundled:a,/x y/b", "eval.seeds='300,301'", "run.seed=range(0,1)"])
+    assert grid.values[1] == {"policy.checkpoint": "/x y/b", "run.seed": "0"}
+    assert grid.values[0]["policy.checkpoint"] == "bundled:a"
+    assert expand(["eval.seeds='300,301','302'"]).values[0] == {"eval.seeds": "300,301"}
+
+
 def test_the_last_of_two_values_for_a_key_counts():
     grid = expand(["run.seed=1,2", "run.seed=3"])
     assert grid.jobs == (("run.seed=3",),) and grid.swept == ()
@@ -55,7 +62,7 @@ def test_the_launcher_is_told_apart():
 @pytest.mark.parametrize(
     "override",
     [
-        "hydra.sweep.dir=x", "hydra.run.dir=x", "hydra/sweeper=basic", "hydra.verbose=true", "hydra.new_key=1", "hydra=1",
+        "hydra.sweep.dir=x", "hydra.run.dir=x", "hydra/sweeper=basic", "hydra.verbose=true", "hydra.new=1", "hydra=1",
         "hydra/launcher=basic,joblib", "hydra.launcher.n_jobs=1,2", "run.dir=a,b", "+run.extra=1", "++run.seed=1,2",
         "~run.seed", "optim.lr=interval(0,1)", "eval.at_steps=[1", "run.seed",
     ],

@@ -17,7 +17,7 @@ DONE = {"finished": True, "steps": [{}, {}], "before": BEFORE, "after": AFTER, "
 
 
 def job(name, **changes):
-    body = {"name": name, "facts": {"overrides": ["run.steps=2", "optim.lr=1e-06", "eval.seeds='1,2'"]}}
+    body = {"name": name, "facts": {"overrides": ["run.steps=2"], "values": {"optim.lr": "1e-06", "eval.seeds": "1,2"}}}
     return body | {"state": "ended", "exit_code": 0, "seconds": 3.0} | changes
 
 

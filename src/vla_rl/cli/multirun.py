@@ -91,7 +91,7 @@ def write_record(
     """Take a directory for a multirun and plan its jobs.
 
     Args:
-        swept: keys by which the jobs differ: a column each; their values are looked up in a job's ``overrides`` fact.
+        swept: keys by which the jobs differ: a column each, filled from a job's ``values`` fact.
         title: over the table.
         go_on: the command that goes on with what was not finished.
 
@@ -156,15 +156,16 @@ def _plan(overrides: Sequence[str]) -> tuple[Path, list[str]]:
     readers = [_composed(number, job, grid) for number, job in enumerate(grid.jobs)]
     directory = Path(readers[0].value("run.dir") or new_run_dir(f"multirun/{readers[0].value('run.name')}"))
     digits = max(2, len(str(len(readers) - 1)))
-    jobs = [_job(directory, f"{number:0{digits}}", reader) for number, reader in enumerate(readers)]
+    each = enumerate(zip(readers, grid.values, strict=True))
+    jobs = [_job(directory, f"{number:0{digits}}", reader, values) for number, (reader, values) in each]
     write_record(
-        directory, jobs, swept=grid.swept, launcher=grid.launcher, title="Training runs, each evaluated before and after",
+        directory, jobs, swept=grid.swept, launcher=grid.launcher, title="Training runs, held-out before and after",
         go_on=f"vla-rl train -m run.resume={directory}",
     )  # fmt: skip
     return directory, [job.name for job in jobs]
 
 
-def _job(directory: Path, name: str, reader: ConfigReader) -> Job:
+def _job(directory: Path, name: str, reader: ConfigReader, values: Mapping[str, str]) -> Job:
     run_dir = (directory / f"{directory.name}-{name}").resolve()  # trackers call a run by its directory's own name
     overrides = [override for override in reader.overrides if override.partition("=")[0] not in PLACE]
     digest = reader.digest(*PLACE, *FREE_OF_TRAINING)
@@ -173,7 +174,7 @@ def _job(directory: Path, name: str, reader: ConfigReader) -> Job:
         start=("train", "--json", *overrides, _quoted("run.dir", run_dir)),
         go_on=("train", "--json", f"run.resume={run_dir}"),
         run_dir=str(run_dir),
-        facts={"overrides": overrides, "config_digest": digest},
+        facts={"overrides": overrides, "values": dict(values), "config_digest": digest},
     )
 
 
@@ -190,7 +191,7 @@ def _composed(number: int, job: Sequence[str], grid: Grid) -> ConfigReader:
         geometry = Geometry.of(reader.section("geometry", GeometryConfig))
         check_settings(reader.section("run", RunConfig), geometry, held_out, parse_seeds(held_out.seeds))
     except UsageError as error:
-        values = " ".join(text for text in job if text.partition("=")[0] in grid.swept)
+        values = " ".join(f"{key}={text}" for key, text in grid.values[number].items())
         where = f"{error.where or 'its configuration'}, job {number}" + (f" ({values})" if values else "")
         raise ConfigError(error.what, where=where, remedy=error.remedy) from error
     return reader

@@ -31,11 +31,13 @@ class Grid:
     Attributes:
         jobs: the overrides of each, all of them, in the order in which the last key varies fastest.
         swept: keys that were given several values (or a range, or a choice of one).
+        values: theirs, for each job: what is meant, without the quotes and escapes of the grammar.
         launcher: overrides of Hydra's launcher, e.g. ``hydra/launcher=joblib``.
     """
 
     jobs: tuple[tuple[str, ...], ...]
     swept: tuple[str, ...]
+    values: tuple[dict[str, str], ...]
     launcher: tuple[str, ...]
 
 
@@ -75,8 +77,15 @@ def expand(overrides: Sequence[str], *, unswept: Sequence[str] = ()) -> Grid:
         ) from error
     last = {override.get_key_element(): override for override in own}  # of a key that is given twice the last counts
     swept = [key for key, override in last.items() if override.is_sweep_override()]
+    values = tuple({key: plain(line) for line in job if (key := line.partition("=")[0]) in swept} for job in jobs)
     lines = tuple(override.input_line or "" for override in launcher)
-    return Grid(tuple(map(tuple, jobs)), tuple(swept), lines)
+    return Grid(tuple(map(tuple, jobs)), tuple(swept), values, lines)
+
+
+def plain(override: str) -> str:
+    """The value of an override as it is meant, e.g. ``300,301`` of ``eval.seeds='300,301'``."""
+    value = OverridesParser.create().parse_override(override).value()
+    return value if isinstance(value, str) else override.partition("=")[2]
 
 
 def _parse(overrides: list[str]) -> list[Override]:

@@ -27,7 +27,7 @@ def row(job: Mapping[str, Any], summary: Mapping[str, Any] | None, swept: Sequen
     """What is known of a job.
 
     Args:
-        job: what its file says.
+        job: what its file says; of its facts ``overrides`` and ``values`` are told.
         summary: the closing summary of its run, if there is a run.
         swept: keys whose values are wanted.
 
@@ -35,14 +35,12 @@ def row(job: Mapping[str, Any], summary: Mapping[str, Any] | None, swept: Sequen
         JSON-able: `job`, `overrides`, `values` by swept key, `state`, `exit_code`, `seconds`, `finished` and `steps`
         of the run, `before` and `after` (None: not played), `change` and `reward_change_cm` with intervals, `log`.
     """
-    overrides = list(job["facts"].get("overrides", ()))
-    texts: dict[str, str] = {key: text for key, _, text in (override.partition("=") for override in overrides)}
-    known = summary or {}
+    facts, known = job["facts"], summary or {}
     read = known.get("read") or {}
     return {
         "job": job["name"],
-        "overrides": overrides,
-        "values": {key: texts.get(key, "").strip("'\"") for key in swept},
+        "overrides": list(facts.get("overrides", ())),
+        "values": {key: str(facts.get("values", {}).get(key, "")) for key in swept},
         "state": job["state"],
         "exit_code": job["exit_code"],
         "seconds": job["seconds"],
