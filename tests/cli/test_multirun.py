@@ -134,7 +134,7 @@ def test_the_exit_code_says_whether_all_is_well_or_jobs_stopped_themselves():
     [
         (["surface=full,lora", "surface.rank=4"], "job 0 (surface=full)"),
         (["run.steps=1,2", "optim.lr=1e-3,x"], "job 1 (run.steps=1 optim.lr=x)"),
-        (["eval.seeds='300','200000-200003'", "run.steps=1"], "job 1 (eval.seeds='200000-200003')"),
+        (["eval.seeds='300','200000-200003'", "run.steps=1"], "job 1 (eval.seeds=200000-200003)"),
         (["hydra.sweep.dir=elsewhere"], "hydra.sweep.dir is not for the command line"),
         (["hydra/launcher=nosuch"], "this launcher is not installed"),
         (["hydra.launcher.n_jobs=2"], "cannot be set up"),

@@ -244,7 +244,7 @@ class _Teller:
         self._ended += 1
         count = f"({self._ended} of {self._total})"
         self._view.say(f"job {job['name']} {sweep.ending(row)} after {job['seconds'] or 0:.0f} s {count}")
-        if row["exit_code"] != EXIT_OK:
+        if row["exit_code"] not in (EXIT_OK, None):
             log = log_file(self._directory, job["name"])
             tail = log_tail(self._directory, job["name"], TAIL_LINES)
             self._view.say(f"  the end of {log}:\n" + "\n".join(f"  | {line}" for line in tail.splitlines()))

@@ -136,7 +136,9 @@ def end_leftover(directory: Path, name: str) -> None:
             while is_busy(record) and time.monotonic() < patience:
                 time.sleep(0.1)
             os.killpg(record["process"]["pid"], signal.SIGKILL)
-    _write(directory, read_job(directory, name), state=INTERRUPTED, ended_utc=_now())
+    record = read_job(directory, name)  # its launcher may have written meanwhile
+    spent_s = (datetime.now(UTC) - datetime.fromisoformat(record["started_utc"])).total_seconds()
+    _write(directory, record, state=INTERRUPTED, ended_utc=_now(), seconds=spent_s)
 
 
 def log_tail(directory: Path, name: str, lines: int) -> str:

@@ -73,7 +73,7 @@ def table(rows: Sequence[Mapping[str, Any]], swept: Sequence[str], title: str) -
     shown = Table(title=title, title_justify="left")
     headings, *lines = _cells(rows, swept)
     for number, heading in enumerate(headings):
-        shown.add_column(heading, justify="left" if number == 0 or heading == "end" else "right")
+        shown.add_column(heading, justify="left" if number == 0 or heading == "end" else "right", overflow="fold")
     for line in lines:
         shown.add_row(*line)
     return shown
@@ -116,7 +116,7 @@ def as_markdown(rows: Sequence[Mapping[str, Any]], swept: Sequence[str], title: 
 
 
 def _cells(rows: Sequence[Mapping[str, Any]], swept: Sequence[str]) -> list[list[str]]:
-    head = ["job", *swept, "steps", "before -> after [95 %]", "change [95 %]", "reward [95 %]", "end"]
+    head = ["job", *swept, "steps", "before -> after [95 %]", "change [95 %]", "reward change [95 %]", "end"]
     return [head, *(_line(row, swept) for row in rows)]
 
 
