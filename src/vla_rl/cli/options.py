@@ -10,9 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vla_rl.config.compose import compose
-from vla_rl.config.keys import key_help
-
 PRIMARY = {"train": "config", "plan": "config"}  # commands whose primary configuration has another name
 
 
@@ -52,6 +49,9 @@ def parse(
         parser.add_argument(f"--{name}", help=text, **kind)
     parsed = parser.parse_intermixed_args(list(argv))
     if parsed.help_keys:
+        from vla_rl.config.compose import compose  # Hydra, which commands without overrides do not need
+        from vla_rl.config.keys import key_help
+
         primary = PRIMARY.get(command, command)
         rows = key_help(primary, compose(primary, parsed.overrides, allow_missing=True).tree)
         width = max(len(path) for path, _, _ in rows)

@@ -11,6 +11,7 @@ from vla_rl.cli.options import Options, parse, print_json
 from vla_rl.cli.resume import FREE_OF_TRAINING, compose_or_resume
 from vla_rl.cli.serving import serving_parity
 from vla_rl.cli.startup import check_unused, new_run_dir, prepare_torch
+from vla_rl.cli.watching import watched
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import (
     BudgetConfig,
@@ -129,7 +130,8 @@ def _train(reader: ConfigReader, options: Options, view: TrainingView) -> tuple[
             )
             reader.check_consumed()
             started = True
-            return _run(trainer, mirror, reader, run_dir.path, view), run_dir.path
+            with watched(run_dir.path, gpus=int(device == "cuda")):
+                return _run(trainer, mirror, reader, run_dir.path, view), run_dir.path
     except VlaRlError:
         if not started and not settings.resume:
             run_dir.discard()
