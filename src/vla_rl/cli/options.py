@@ -49,7 +49,7 @@ def parse(
         parser.add_argument(f"--{name}", help=text, **kind)
     parsed = parser.parse_intermixed_args(list(argv))
     if parsed.help_keys:
-        from vla_rl.config.compose import compose  # Hydra takes a quarter of a second, and most commands a tenth
+        from vla_rl.config.compose import compose  # Hydra, which commands without overrides do not need
         from vla_rl.config.keys import key_help
 
         primary = PRIMARY.get(command, command)

@@ -11,6 +11,7 @@ from vla_rl.cli.options import Options, parse, print_json
 from vla_rl.cli.resume import FREE_OF_TRAINING, compose_or_resume
 from vla_rl.cli.serving import serving_parity
 from vla_rl.cli.startup import check_unused, new_run_dir, prepare_torch
+from vla_rl.cli.watching import watched
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schedule import evaluation_steps
 from vla_rl.config.schema import (
@@ -41,13 +42,20 @@ EXAMPLES = (
     "vla-rl train experiment=quickstart run.steps=30 eval.seeds=300-399",
     "vla-rl train experiment=quickstart surface=patch_only optim.lr=1e-4 run.dir=outputs/patch",
     "vla-rl train run.resume=outputs/patch",
+    "vla-rl train -m experiment=quickstart optim.lr=3e-6,1e-5 loss.kl_beta=0,1",
 )
+MULTIRUN = {"-m", "--multirun"}
 PLACE = ("run.resume", "run.dir")
 
 
 def run(argv: Sequence[str]) -> int:
     """Start or continue a run; the table at the end, or one JSON object with --json."""
-    options = parse("train", argv, "Token-level GRPO on real episodes.", EXAMPLES)
+    if MULTIRUN & set(argv):
+        from vla_rl.cli.multirun import run as run_multirun
+
+        return run_multirun([argument for argument in argv if argument not in MULTIRUN])
+    about = "Token-level GRPO on real episodes. With -m (--multirun) every combination of values is a run of its own."
+    options = parse("train", argv, about, EXAMPLES)
     reader = compose_or_resume("config", options.overrides, FREE_OF_TRAINING)
     with ProgressView() as view:
         train(reader, options, view)
@@ -142,7 +150,8 @@ def _train(
             )
             reader.check_consumed()
             started = True
-            return _run(trainer, mirror, reader, run_dir.path, view), run_dir.path
+            with watched(run_dir.path, gpus=int(device == "cuda")):
+                return _run(trainer, mirror, reader, run_dir.path, view), run_dir.path
     except VlaRlError:
         if not started and not settings.resume:
             run_dir.discard()

@@ -53,7 +53,7 @@ def compose(primary: str, overrides: Sequence[str] = (), *, allow_missing: bool 
         GlobalHydra.instance().clear()
         _register()
         with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
-            given = [*_search_plugins(overrides), *(_quote_seeds(override) for override in overrides)]
+            given = [*_search_plugins(overrides), *(quote_seeds(override) for override in overrides)]
             node = hydra_compose(config_name=primary, overrides=given)
         tree = _to_plain(node, allow_missing)
         # A fresh merge into the schema refuses what an option file slipped past Hydra's struct flag.
@@ -80,7 +80,7 @@ def _search_plugins(overrides: Sequence[str]) -> list[str]:
     return [f"hydra.searchpath=[{listed}]"] if listed else []
 
 
-def _quote_seeds(override: str) -> str:
+def quote_seeds(override: str) -> str:
     """``eval.seeds=300,305-307`` with quotes around its value: Hydra takes a bare comma for a sweep."""
     match = re.fullmatch(r"([\w.]*\bseeds)=(\d[\d,-]*)", override)
     return f"{match[1]}='{match[2]}'" if match and "," in match[2] else override
@@ -125,6 +125,12 @@ def _translate(error: Exception, primary: str, overrides: Sequence[str]) -> Conf
         )
     if isinstance(cause, MissingConfigException) or "Could not find" in text:
         return _unknown_option(text)
+    if "To sweep over it, add --multirun" in str(cause):
+        return ConfigError(
+            f"several values for one key: {next((o for o in overrides if o in text), text)}",
+            where="command line",
+            remedy="a run for each of them: vla-rl train -m …; a list as one value: key=[a,b]",
+        )
     if isinstance(cause, OverrideParseException):
         return ConfigError(
             f"cannot read the override {cause.override!r}",

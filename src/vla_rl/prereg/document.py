@@ -19,6 +19,7 @@ from vla_rl.prereg.evidence import BASELINE
 from vla_rl.prereg.exclusions import Exclusion
 from vla_rl.prereg.rules import RULES, Rule
 from vla_rl.prereg.verdict import Falsifier
+from vla_rl.prereg.watch import Probe
 
 MAIN = "main"  # the only rung where no ladder is registered
 REGISTRATION, DRAFT_FILE, REPORT = "registration.yaml", "draft.yaml", "REPORT.md"
@@ -288,6 +289,23 @@ class AnchorRule:
 
 
 @dataclass(frozen=True)
+class Watching:
+    """What somebody who looks after a run should see at once; nothing here ends it.
+
+    Attributes:
+        cadence_s: how often somebody means to look.
+        stale_s: seconds without a sign of life from which on the run counts as stale.
+        vram_max_gib: largest memory of any step.
+        probe: a key of `train.jsonl` that must not be below a value from some step on.
+    """
+
+    cadence_s: float = 1800.0
+    stale_s: float = 1800.0
+    vram_max_gib: float | None = None
+    probe: Probe | None = None
+
+
+@dataclass(frozen=True)
 class Body:
     """What a draft and a registration have in common."""
 
@@ -309,6 +327,7 @@ class Body:
     exclusions: list[Exclusion] = field(default_factory=list)
     looks: Looks = field(default_factory=Looks)
     activation: Activation = field(default_factory=Activation)
+    watch: Watching = field(default_factory=Watching)
     anchor: AnchorRule = field(default_factory=AnchorRule)
 
 
@@ -368,7 +387,7 @@ class Registration(Body):
 ORDER = (
     "meta", "summary", "pins", "claim", "config", "levers", "arms", "constants", "deferred", "measurements", "reads",
     "falsifiers", "fallbacks", "allowances", "gates", "budget", "ladder", "invariance", "exclusions", "looks",
-    "activation", "anchor",
+    "activation", "watch", "anchor",
 )  # fmt: skip
 
 

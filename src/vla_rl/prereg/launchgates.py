@@ -2,12 +2,12 @@
 
 In: a registration as it stands, this machine, what is asked for. Out: refusals, each with its remedy; none if the
 launch is the registered one. The same function is called by the command and again by the process that trains, as its
-first statement. A live attempt is found by its process, which `alive` looks for.
+first statement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,6 @@ from vla_rl.prereg.history import History, problems, signature, uncommitted
 from vla_rl.prereg.judging import BAND, PASS, PROCEED
 from vla_rl.prereg.lint import config_of, findings, rung_before
 from vla_rl.prereg.pins import Difference, Place
-from vla_rl.prereg.state import Attempt
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,10 @@ class Request:
     exploratory: bool = False
 
 
-def refusals(
-    folder: Folder, loaded: Loaded, request: Request, place: Place, alive: Callable[[Attempt], bool]
-) -> list[Difference]:
+def refusals(folder: Folder, loaded: Loaded, request: Request, place: Place) -> list[Difference]:
     """Everything that stands against this launch."""
     registration = loaded.registration
-    found = [*_history(folder, registration), *_state(loaded, request, alive), *_ladder(loaded, request)]
+    found = [*_history(folder, registration), *_state(loaded, request), *_ladder(loaded, request)]
     found += _values(registration, request)
     if not request.exploratory:
         found += [Difference(f.what, f.where, f.remedy) for f in findings(registration)]
@@ -76,7 +73,7 @@ def _history(folder: Folder, registration: Registration) -> list[Difference]:
     return found
 
 
-def _state(loaded: Loaded, request: Request, alive: Callable[[Attempt], bool]) -> list[Difference]:
+def _state(loaded: Loaded, request: Request) -> list[Difference]:
     now, id = loaded.state, loaded.registration.id
     if now.name == state.REGISTERED:
         return [Difference(f"{id} is not active yet", "state", f"vla-rl prereg activate {id}")]
@@ -88,8 +85,9 @@ def _state(loaded: Loaded, request: Request, alive: Callable[[Attempt], bool]) -
     found = []
     for attempt in now.running:
         if (attempt.rung, attempt.arm) == (request.rung, request.arm):
-            where = f"attempt {attempt.number}, process {attempt.data['pid']} on {attempt.data['host']}"
-            if alive(attempt):
+            process = attempt.data["process"]
+            where = f"attempt {attempt.number}, process {process['pid']} on {process['node']}"
+            if attempt.alive:
                 found.append(Difference("this rung and arm is running", where, "wait for it, or stop it first"))
     if request.exploratory:
         return found

@@ -13,6 +13,7 @@ from typing import Any
 
 from vla_rl.errors import IntegrityError, UsageError
 from vla_rl.prereg.ledger import Entry
+from vla_rl.prereg.process import Process
 
 DRAFT, REGISTERED, ACTIVE, HALTED = "DRAFT", "REGISTERED", "ACTIVE", "HALTED"
 COMPLETE, CLOSED, WITHDRAWN, SUPERSEDED = "COMPLETE", "CLOSED", "WITHDRAWN", "SUPERSEDED"
@@ -94,6 +95,11 @@ class Attempt:
     @property
     def exploratory(self) -> bool:
         return self.data["exploratory"]
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process may still run: on another machine that cannot be told."""
+        return self.end is None and Process.of_body(self.data["process"]).alive() is not False
 
     @property
     def finished(self) -> bool:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -20,14 +18,14 @@ from vla_rl.cli.options import Options
 from vla_rl.config.keys import check_values
 from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import EXIT_OK, OutOfMemory, StoppedRun, VlaRlError
-from vla_rl.prereg import freezing
+from vla_rl.prereg import freezing, watch
 from vla_rl.prereg.budget import account
 from vla_rl.prereg.document import Registration
 from vla_rl.prereg.folder import Folder, Loaded
 from vla_rl.prereg.launchgates import Request, published_name, refusals
 from vla_rl.prereg.lint import config_of
 from vla_rl.prereg.pins import Place
-from vla_rl.prereg.processes import is_alive, process_start
+from vla_rl.prereg.process import Process
 from vla_rl.prereg.state import Attempt
 from vla_rl.report.progress import ProgressView
 
@@ -45,7 +43,7 @@ def run_attempt(folder: Folder, request: Request, options: Options, view: Progre
 
     with folder.ledger.locked():  # the gates once more, now that nobody else can write
         loaded = folder.load()
-        if found := refusals(folder, loaded, request, Place.here(), is_alive):
+        if found := refusals(folder, loaded, request, Place.here()):
             raise refused(folder.id, request, found)
         number, run = _next(folder, loaded, request)
         reader = _reader(folder, loaded, request, run)
@@ -53,6 +51,7 @@ def run_attempt(folder: Folder, request: Request, options: Options, view: Progre
         folder.write("launched", _launched(folder, request, number, run, on_gpu), effective=loaded.effective)
     started = time.monotonic()
     how, code, why = "failed", 1, "a crash"
+    watched = _watch(folder, loaded, request, run, reader, on_gpu)
     try:
         from vla_rl.cli.train import train
 
@@ -77,8 +76,29 @@ def run_attempt(folder: Folder, request: Request, options: Options, view: Progre
     finally:
         wall_h = (time.monotonic() - started) / 3600
         _end(folder, number, run, how=how, code=code, why=why, wall_h=wall_h, on_gpu=on_gpu)
+        watch.close(watched, exit_code=code, how=f"{how}: {why}", where=watched_in(folder))
         if how == "finished":
             _publish(folder, request, run, view)
+
+
+def watched_in(folder: Folder) -> Path:
+    """The list of runs that are under way, see `watch`."""
+    return root_of(folder) / watch.WATCH
+
+
+def _watch(
+    folder: Folder, loaded: Loaded, request: Request, run: Path, reader: ConfigReader, on_gpu: bool
+) -> watch.Entry:
+    """Put the run on the list, with its limits: whoever looks sees how near they are."""
+    limits, wanted = reader.tree["budget"], loaded.registration.watch
+    gates = watch.WatchGates(
+        gpu_h_max=limits["gpu_h"] if on_gpu else None, wall_h_max=limits["wall_h"], vram_max_gib=wanted.vram_max_gib,
+        probe=wanted.probe, stale_s=wanted.stale_s,
+    )  # fmt: skip
+    return watch.open(
+        run, gates=gates, cadence_s=wanted.cadence_s, gpus=1 if on_gpu else 0, registration=folder.id, rung=request.rung, arm=request.arm,
+        where=watched_in(folder),
+    )  # fmt: skip
 
 
 def bury(folder: Folder) -> list[int]:
@@ -88,7 +108,7 @@ def bury(folder: Folder) -> list[int]:
         return []
     loaded, buried = folder.load(), []
     for attempt in loaded.state.running:
-        if not is_alive(attempt):
+        if not attempt.alive:
             run = root_of(folder) / attempt.data["run"]
             wall_h, last = _last_sign(attempt, run)
             why = f"its process is gone; last sign of life {last}"
@@ -96,6 +116,8 @@ def bury(folder: Folder) -> list[int]:
                 folder, loaded, attempt.number, run, how="killed", code=None, why=why, wall_h=wall_h,
                 on_gpu=attempt.data["on_gpu"],
             )  # fmt: skip
+            if listed := watch.find(run, watched_in(folder)):
+                watch.close(listed, exit_code=None, how=f"killed: {why}", where=watched_in(folder))
             buried.append(attempt.number)
     return buried
 
@@ -159,9 +181,7 @@ def _launched(folder: Folder, request: Request, number: int, run: Path, on_gpu: 
         "resume": request.resume,
         "exploratory": request.exploratory,
         "set": dict(request.set),
-        "pid": os.getpid(),
-        "process_start": process_start(os.getpid()),
-        "host": platform.node(),
+        "process": Process.own().body(),
         "on_gpu": on_gpu,
     }
 

@@ -22,7 +22,6 @@ from vla_rl.prereg import state
 from vla_rl.prereg.folder import Folder, Loaded
 from vla_rl.prereg.launchgates import Request, refusals
 from vla_rl.prereg.pins import Difference, Place
-from vla_rl.prereg.processes import is_alive
 from vla_rl.report.progress import ProgressView
 
 PROOF_OF_LIFE_S = 5.0
@@ -85,7 +84,7 @@ def _request(loaded: Loaded, args: argparse.Namespace, sets: dict[str, Any]) -> 
 
 def _refuse(target: Folder, loaded: Loaded, request: Request, *, record: bool) -> None:
     """Raise if anything stands against the launch, after it was recorded: a refusal is data, too."""
-    found = refusals(target, loaded, request, Place.here(), is_alive)
+    found = refusals(target, loaded, request, Place.here())
     if not found:
         return
     if record and state.allowed(loaded.state.name, "gate_refused"):

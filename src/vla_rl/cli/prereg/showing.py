@@ -22,7 +22,6 @@ from vla_rl.prereg.delta import Op
 from vla_rl.prereg.folder import Loaded, known
 from vla_rl.prereg.history import History
 from vla_rl.prereg.lint import config_of
-from vla_rl.prereg.processes import is_alive
 from vla_rl.prereg.verifying import verify as find_problems
 from vla_rl.report import prereg as tables
 
@@ -162,7 +161,7 @@ def _status(loaded: Loaded) -> dict[str, Any]:
         {
             "attempt": a.number, "rung": a.rung, "arm": registration.arm(a.arm).label, "run": a.data["run"],
             "exploratory": a.exploratory, "set": a.data["set"],
-            "how": a.end["how"] if a.end else "running" if is_alive(a) else "gone (its process ended without a word)",
+            "how": a.end["how"] if a.end else "running" if a.alive else "gone (its process ended without a word)",
             "why": a.end["why"] if a.end else None,
             "wall_h": a.end["wall_h"] if a.end else None, "gpu_h": a.end["gpu_h"] if a.end else None,
         }
