@@ -28,6 +28,7 @@ COMMANDS = {
     "sft": ("vla_rl.cli.sft", "fit a policy to demonstrations"),
     "export": ("vla_rl.cli.export", "write a run's policy as a complete checkpoint with a receipt"),
     "prereg": ("vla_rl.cli.prereg", "freeze an experiment, amend it, launch it, read it, judge it"),
+    "sweep": ("vla_rl.cli.sweep", "the arms of a registration, one process each, and one table of them"),
     "checkpoint": ("vla_rl.cli.checkpoint", "check a policy checkpoint: layout, tables, ids, provenance"),
 }
 EXIT_INTERRUPTED = 130

@@ -96,8 +96,8 @@ def _watch(
         probe=wanted.probe, stale_s=wanted.stale_s,
     )  # fmt: skip
     return watch.open(
-        run, gates=gates, cadence_s=wanted.cadence_s, gpus=1 if on_gpu else 0, registration=folder.id, rung=request.rung, arm=request.arm,
-        where=watched_in(folder),
+        run, gates=gates, cadence_s=wanted.cadence_s, gpus=1 if on_gpu else 0, registration=folder.id,
+        rung=request.rung, arm=request.arm, where=watched_in(folder),
     )  # fmt: skip
 
 
