@@ -193,7 +193,7 @@ def _sentence(word: Word, claim: Claimed, counting: Sequence[Judged], reasons: S
     if word == "INVALID":
         return f"INVALID, nothing is said about: {hypothesis}. {reasons[0]}"
     told = f"{word} {_scope(claim, counting)}: {hypothesis}."
-    return f"{told} {reasons[0]}" if reasons else told
+    return f"{told} {reasons[0][0].upper()}{reasons[0][1:]}" if reasons else told
 
 
 def _scope(claim: Claimed, counting: Sequence[Judged]) -> str:
