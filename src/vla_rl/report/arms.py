@@ -31,8 +31,8 @@ def rows(loaded: Loaded, rung: str, evidence: Mapping[tuple[str, str | None], Ev
     """One row an arm.
 
     Returns:
-        JSON-able: `arm`, `id`, `set`, `attempts`, `end`, `hours`, and under `measured`, for each evaluation that is made
-        of every arm, successes with their interval and the change against the baseline arm; None while it is sealed.
+        JSON-able: `arm`, `id`, `set`, `attempts`, `end`, `hours`, and under `measured`, for each evaluation that is
+        made of every arm, successes with their interval and the change against the baseline arm; None while it is sealed.
     """
     registration, found = loaded.registration, []
     trained = [
