@@ -1,1 +1,1 @@
-"""Pre-registration: what identifies a run (digests, git facts, package versions), without torch or mujoco."""
+"""Pre-registration: documents, ledger, state, rules, verdicts, and what identifies a run; no torch, no mujoco."""

@@ -47,17 +47,23 @@ def record(git: Git | None, registration: str, data: bytes, entry: Entry) -> Non
     git.run("update-ref", ref(registration), commit, *([parent] if parent else []))
 
 
-def check(git: Git | None, registration: str, path: Path, data: bytes) -> None:
+def remembered(git: Git | None, registration: str = "") -> dict[str, bytes]:
+    """The last known ledger of every registration that has a ref, or of one."""
+    if git is None:
+        return {}
+    refs = git.text("for-each-ref", "--format=%(refname)", ref(registration)).splitlines()
+    specs = {name.removeprefix(ref("")): f"{name}:{LEDGER}" for name in refs}
+    contents = git.contents(specs.values())
+    return {registration: contents[spec] for registration, spec in specs.items() if spec in contents}
+
+
+def check(registration: str, path: Path, data: bytes, remembered: bytes | None) -> None:
     """Refuse a ledger that does not go on from what the ref remembers.
 
     Raises:
         IntegrityError: lines that were written are missing or changed.
     """
-    known = tip(git, registration) if git else None
-    if git is None or known is None:
-        return
-    remembered = git.run("cat-file", "blob", f"{known}:{LEDGER}")
-    if not data.startswith(remembered):
+    if remembered is not None and not data.startswith(remembered):
         lines = remembered.count(b"\n")
         pairs = enumerate(zip(remembered.split(b"\n"), data.split(b"\n"), strict=False))
         at = next((i for i, (known_line, line) in pairs if known_line != line), 0)

@@ -18,7 +18,7 @@ from vla_rl.errors import ConfigError, IntegrityError, UsageError
 from vla_rl.prereg import anchor, state, yamlfile
 from vla_rl.prereg.amendments import Effective, extend, read_amendment, start
 from vla_rl.prereg.canonical import SHORT, digest, file_digest
-from vla_rl.prereg.document import REGISTRATION
+from vla_rl.prereg.document import REGISTRATION, Registration
 from vla_rl.prereg.git import Git
 from vla_rl.prereg.ledger import Entry, Ledger
 from vla_rl.prereg.state import State
@@ -32,17 +32,22 @@ class Loaded:
     """A registration as it stands.
 
     Attributes:
-        effective: with its amendments.
+        versions: as it was frozen, and after each amendment.
         entries: of the ledger.
         state: what they fold to.
     """
 
-    effective: Effective
+    versions: tuple[Effective, ...]
     entries: tuple[Entry, ...]
     state: State
 
     @property
-    def registration(self) -> Any:
+    def effective(self) -> Effective:
+        """With all amendments."""
+        return self.versions[-1]
+
+    @property
+    def registration(self) -> Registration:
         return self.effective.registration
 
 
@@ -98,7 +103,7 @@ class Folder:
                 else f"vla-rl prereg new {self.id}; known: {', '.join(known(self.path.parent)) or 'none'}",
             )
         data = self.ledger.path.read_bytes() if self.ledger.path.exists() else b""
-        anchor.check(self.git(), self.id, self.ledger.path, data)
+        anchor.check(self.id, self.ledger.path, data, anchor.remembered(self.git(), self.id).get(self.id))
         return self.load_as_written()
 
     def load_as_written(self) -> Loaded:
@@ -110,15 +115,11 @@ class Folder:
                 where=f"{self.ledger.path}, line 1: event",
                 remedy="restore it from git",
             )
-        effective = self._effective(entries)
-        return Loaded(effective, entries, state.fold(entries, str(self.ledger.path)))
+        versions = self._versions(entries)
+        self._check_digests(entries, versions)
+        return Loaded(tuple(versions), entries, state.fold(entries, str(self.ledger.path)))
 
-    def versions(self, entries: Sequence[Entry]) -> list[Effective]:
-        """The registration as it was frozen and after each amendment.
-
-        Raises:
-            IntegrityError: a file is not what the ledger says.
-        """
+    def _versions(self, entries: Sequence[Entry]) -> list[Effective]:
         versions = [self._start(entries[0])]
         for entry in (entry for entry in entries if entry.event == "amended"):
             path = self.amendment(entry.data["number"])
@@ -129,8 +130,7 @@ class Folder:
                 raise IntegrityError(error.what, where=error.where or str(path), remedy="restore it from git") from None
         return versions
 
-    def _effective(self, entries: Sequence[Entry]) -> Effective:
-        versions = self.versions(entries)
+    def _check_digests(self, entries: Sequence[Entry], versions: Sequence[Effective]) -> None:
         current, at = versions[0], 0
         for entry in entries:
             if entry.event == "amended":
@@ -142,7 +142,6 @@ class Folder:
                     where=f"{self.ledger.path}, line {entry.seq + 1}: registration, config",
                     remedy="restore the files from git",
                 )
-        return current
 
     def _start(self, entry: Entry) -> Effective:
         value = self._checked(self.registration, entry.data)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vla_rl.errors import UsageError
+from vla_rl.prereg import anchor
 from vla_rl.prereg.document import DRAFT_FILE
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.git import Change, Git, blob_id
@@ -40,12 +41,14 @@ class History:
         changes: by path from the top of the checkout, newest first.
         head: blob of each file at HEAD.
         blobs: contents of every version of a ledger.
+        remembered: last ledger of each registration that has a ref of its own, see `anchor`.
     """
 
     git: Git
     changes: Mapping[str, Sequence[Change]]
     head: Mapping[str, str]
     blobs: Mapping[str, bytes]
+    remembered: Mapping[str, bytes]
 
     @classmethod
     def of(cls, path: Path) -> History | None:
@@ -56,7 +59,8 @@ class History:
         below = path.resolve().relative_to(git.root.resolve()).as_posix()
         changes, head = git.history(below), git.blobs(below)
         ledgers = [change.blob for name, each in changes.items() if name.endswith(f"/{LEDGER}") for change in each]
-        return cls(git, changes, head, git.contents(blob for blob in ledgers if set(blob) != {"0"}))
+        versions = git.contents(blob for blob in ledgers if set(blob) != {"0"})
+        return cls(git, changes, head, versions, anchor.remembered(git))
 
     def name(self, path: Path) -> str:
         return path.resolve().relative_to(self.git.root.resolve()).as_posix()

@@ -34,7 +34,7 @@ def verify(folder: Folder, history: History | None) -> list[Problem]:
     try:
         data = folder.ledger.path.read_bytes() if folder.ledger.path.exists() else b""
         loaded = folder.load_as_written()
-        anchor.check(history.git if history else None, folder.id, folder.ledger.path, data)
+        anchor.check(folder.id, folder.ledger.path, data, history.remembered.get(folder.id) if history else None)
     except (IntegrityError, UsageError, ConfigError) as error:
         return [*found, Problem(error.where or str(folder.path), error.what, error.remedy or "restore it from git")]
     if loaded.registration.anchor.signed and (unsigned := signature(folder, history)):
@@ -67,7 +67,7 @@ def _files(folder: Folder, loaded: Loaded) -> Iterator[Problem]:
 
 def _derived(folder: Folder, loaded: Loaded) -> Iterator[Problem]:
     """What the ledger says was found, found again."""
-    versions = folder.versions(loaded.entries)
+    versions = loaded.versions
     evidence = evidence_files(folder, loaded.entries)
     opened: dict[Any, Any] = {}
     state, at = State(), 0

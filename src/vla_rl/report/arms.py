@@ -32,7 +32,7 @@ def rows(loaded: Loaded, rung: str, evidence: Mapping[tuple[str, str | None], Ev
 
     Returns:
         JSON-able: `arm`, `id`, `set`, `attempts`, `end`, `hours`, and under `measured`, for each evaluation that is
-        made of every arm, successes with their interval and the change against the baseline arm; None while it is sealed.
+        made of every arm, successes with their interval and the change against the baseline arm; None: sealed.
     """
     registration, found = loaded.registration, []
     trained = [

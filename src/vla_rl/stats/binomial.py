@@ -6,9 +6,12 @@ quantile function answers another question, and is one too high.
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
 from vla_rl.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 WHERE = "binomial tail"
 
@@ -37,6 +40,8 @@ def upper_tail(count: int, trials: int, rate: float) -> float:
 
 def masses(trials: int, rate: float) -> np.ndarray:
     """float64 [trials + 1]: P(X = k) for every k."""
+    import numpy as np
+
     _check(trials, rate)
     from scipy.special import gammaln, xlog1py, xlogy
 
@@ -68,6 +73,8 @@ def trials_without_event(bound: float, level: float = 0.95) -> int:
 
     The closed form ``1 - (1 - level)^(1 / n)`` of Clopper-Pearson at zero events.
     """
+    import numpy as np
+
     if not 0 < bound < 1 or not 0 < level < 1:
         raise UsageError(f"{bound} is no bound of a rate, or {level} no level", where="trials without event")
     n = max(1, int(np.log(1 - level) / np.log1p(-bound)) - 1)

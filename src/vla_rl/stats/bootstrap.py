@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from vla_rl.errors import UsageError
 from vla_rl.stats.exact import order_statistics
+
+if TYPE_CHECKING:
+    import numpy as np
 
 BATCH = 4_000_000  # resampled values held at once
 
@@ -45,6 +47,8 @@ def paired_bootstrap(
     Raises:
         UsageError: the two sides do not hold the same seeds, or hold none.
     """
+    import numpy as np
+
     if not before or set(before) != set(after):
         only = sorted(set(before) ^ set(after))
         raise UsageError(f"the two evaluations do not hold the same seeds ({only[:5]} …)", where="paired bootstrap")
@@ -89,6 +93,8 @@ def bootstrap_counts(
     Raises:
         UsageError: counts that are no counts, or no pairs.
     """
+    import numpy as np
+
     if pairs < 1 or won < 0 or lost < 0 or won + lost > pairs:
         raise UsageError(f"{won} won and {lost} lost of {pairs} pairs is no count", where="paired bootstrap")
     ranks = order_statistics(level, resamples)
@@ -107,6 +113,8 @@ def bootstrap_mean(
     Raises:
         UsageError: no values.
     """
+    import numpy as np
+
     if not values:
         raise UsageError("no values", where="bootstrap of a mean")
     ranks = order_statistics(level, resamples)
@@ -117,6 +125,8 @@ def bootstrap_mean(
 
 def resampled_means(data: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
     """float64 [resamples]: means of `data` drawn with replacement, in batches of bounded memory."""
+    import numpy as np
+
     batch = max(1, BATCH // len(data))
     parts = [
         data[rng.integers(0, len(data), (min(batch, resamples - start), len(data)))].mean(axis=1)

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from vla_rl.errors import UsageError
 from vla_rl.stats.bootstrap import resampled_means
 from vla_rl.stats.exact import order_statistics
@@ -49,6 +47,8 @@ def cluster_bootstrap(
     Raises:
         UsageError: fewer than two training seeds, or one without episodes.
     """
+    import numpy as np
+
     if len(differences) < 2 or not all(len(d) for d in differences.values()):
         raise UsageError(
             f"{len(differences)} training seeds, or one without episodes",

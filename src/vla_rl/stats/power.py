@@ -10,8 +10,6 @@ from collections.abc import Callable
 from math import floor
 from statistics import NormalDist
 
-import numpy as np
-
 from vla_rl.errors import UsageError
 from vla_rl.stats.binomial import critical_high, critical_low, lower_tail, masses, upper_tail
 from vla_rl.stats.exact import written
@@ -85,6 +83,8 @@ def sum_tail(won: int, lost: int, pairs: int, at_most: int) -> float:
 
     The n-fold convolution, by the discrete Fourier transform of the probabilities on the 2n + 1 possible sums.
     """
+    import numpy as np
+
     if at_most >= pairs:
         return 1.0
     if at_most < -pairs:
