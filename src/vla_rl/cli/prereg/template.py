@@ -27,8 +27,8 @@ claim:
 
 # What is measured, once. 10000-10199 is the band of confirmatory reads.
 measurements:
-  - {{id: before, policy: base, played_by: read, seeds: 10000-10019, temperature: 0.0}}
-  - {{id: after, policy: trained, played_by: read, seeds: 10000-10019, temperature: 0.0}}
+  - {{id: before, policy: base, played_by: read, seeds: 10000-10009, temperature: 0.0}}
+  - {{id: after, policy: trained, played_by: read, seeds: 10000-10009, temperature: 0.0}}
   - {{id: training, kind: series}}
 
 # What is asked of it. The first primary read decides; a guardrail has to hold; record only notes.
