@@ -88,15 +88,15 @@ def report(count: int, starts: int) -> None:
     status = seconds([*command, "status", "B000"], starts)
     verify = seconds([*command, "verify", "B000"], starts)
     everything = seconds([*command, "verify", "--all"], 1)
-    print(f"import hydra, omegaconf, scipy            {imports:6.2f} s")
-    print(f"import hydra, omegaconf, scipy.special    {special:6.2f} s   {special / imports:.2f} x")
-    print(f"status of one registration                {status:6.2f} s   {status / imports:.2f} x")
-    print(
-        f"verify of one registration                {verify:6.2f} s   {verify / imports:.2f} x, {verify / special:.2f} x"
+    rows = (
+        ("import hydra, omegaconf, scipy", imports, ""),
+        ("import hydra, omegaconf, scipy.special", special, f"{special / imports:.2f} x"),
+        ("status of one registration", status, f"{status / imports:.2f} x"),
+        ("verify of one registration", verify, f"{verify / imports:.2f} x, {verify / special:.2f} x of scipy.special"),
+        (f"verify --all, {count} registrations", everything, f"{1000 * everything / count:.0f} ms each"),
     )
-    print(
-        f"verify --all, {count} registrations           {everything:6.2f} s   {1000 * everything / count:.0f} ms each"
-    )
+    for name, taken, ratio in rows:
+        print(f"{name:<42}{taken:6.2f} s   {ratio}")
 
 
 if __name__ == "__main__":
