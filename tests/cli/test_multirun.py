@@ -190,6 +190,17 @@ def test_names_and_paths_reach_a_job_as_they_are(tmp_path):
     assert [read_job(odd, name)["exit_code"] for name in ("0123", "12e3")] == [0, 0]
 
 
+def test_a_multirun_with_nothing_left_to_do_starts_nothing_and_tells_its_table_again(tmp_path, capsys):
+    jobs = [Job("00", LIGHT, facts={"values": {"x": "1"}}), Job("01", LIGHT, facts={"values": {"x": "2"}})]
+    multirun.write_record(tmp_path / "sweep", jobs, swept=["x"], launcher=[], title="Light jobs", go_on="again")
+    resume = ["train", "-m", f"run.resume={tmp_path / 'sweep'}", "--json"]
+    assert [main(resume), main(resume)] == [0, 0]
+    told = capsys.readouterr()
+    assert "2 jobs to run" in told.err and "0 jobs to run" in told.err and "Traceback" not in told.err
+    assert [read_job(tmp_path / "sweep", name)["attempts"] for name in ("00", "01")] == [1, 1]
+    assert (tmp_path / "sweep" / "summary.md").read_text().startswith("Light jobs\n\n| job | x |")
+
+
 def test_a_job_is_planned_once_and_its_name_is_one_for_a_file(tmp_path):
     plan_jobs(tmp_path, [Job("a", LIGHT)])
     for job in (Job("a", LIGHT), Job("a b", LIGHT), Job("../a", LIGHT)):
@@ -214,9 +225,27 @@ def test_a_job_has_the_thread_limits_of_the_command_and_further_arguments_of_its
     assert kwargs["env"]["MKL_NUM_THREADS"] == "3" and "OMP_NUM_THREADS" not in kwargs["env"]
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGHUP, marks=pytest.mark.slow), signal.SIGTERM])
 def test_an_interrupt_ends_the_job_under_way_starts_no_other_and_says_how_to_go_on(tmp_path, number):
+    interrupted(tmp_path / "sweep", number)
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_in_its_own_directory(tmp_path):
     sweep = tmp_path / "sweep"
+    interrupted(sweep, signal.SIGINT)
+    done = vla_rl("train", "-m", f"run.resume={sweep}", "budget.wall_h=8")
+    assert done.returncode == 0, done.stderr
+    assert [read_job(sweep, name)["attempts"] for name in ("00", "01")] == [2, 1]
+    launches = [
+        json.loads((sweep / f"sweep-{name}" / "manifest.json").read_text())["launches"] for name in ("00", "01")
+    ]
+    assert list(map(len, launches)) == [2, 1]
+    assert all(entry[-1]["argv"][-1] == "budget.wall_h=8" for entry in launches)
+
+
+def interrupted(sweep, number):
+    """A multirun of two jobs that a signal ends in its first one."""
     command = [sys.executable, "-m", "vla_rl.cli.main", "train", "-m", *SMALL, "run.seed=0,1", f"run.dir={sweep}"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     child = working(sweep, "00")

@@ -44,14 +44,19 @@ TAIL_LINES = 12
 
 def run(argv: Sequence[str]) -> int:
     """Run all jobs, or those not done yet; 0: all went well, 3: some stopped themselves, 1: some failed."""
-    options = parse("train", argv, "One run for every combination of values, each in a process.", EXAMPLES)
+    options = parse(
+        "train",
+        argv,
+        "With -m: a training run for every combination of values, each in a process of its own.",
+        EXAMPLES,
+    )
     keys = {key: text for key, _, text in (override.partition("=") for override in options.overrides)}
     with ProgressView() as view:
         if keys.get("run.resume", "null") != "null":
             directory, names = _resume(keys, options.overrides)
         else:
             directory, names = _plan(options.overrides)
-        view.say(f"{len(names)} jobs in {directory}")
+        view.say(f"{len(names)} jobs to run in {directory}")
         record = run_and_report(directory, names, view)
         if options.json:
             print_json(record)
