@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from vla_rl.cli import multirun
+from vla_rl.cli import manyjobs
 from vla_rl.cli.jobs import check_launcher, job_task, plan_jobs, run_jobs
 from vla_rl.cli.main import main
 from vla_rl.cli.onejob import Job, job_file, log_tail, read_job, replan
@@ -112,21 +112,21 @@ def test_a_multirun_goes_on_with_the_jobs_that_are_not_done(swept, tmp_path):
 @pytest.mark.slow
 def test_a_run_of_another_configuration_than_planned_is_no_success(swept, tmp_path):
     sweep = Path(shutil.copytree(swept[0] / "sweep", tmp_path / "sweep"))
-    row = multirun.job_row(sweep, "03", ["budget.env_ticks"])
-    assert row["fault"] is None and multirun.exit_code([row]) == 0
+    row = manyjobs.job_row(sweep, "03", ["budget.env_ticks"])
+    assert row["fault"] is None and manyjobs.exit_code([row]) == 0
     body = read_job(sweep, "03")
     body["facts"]["config_digest"] = "0" * 64  # what the job was to play, when conf/ was another
     job_file(sweep, "03").write_text(json.dumps(body))
-    row = multirun.job_row(sweep, "03", [])
-    assert "conf/ has changed" in row["fault"] and multirun.exit_code([row]) == 1
+    row = manyjobs.job_row(sweep, "03", [])
+    assert "conf/ has changed" in row["fault"] and manyjobs.exit_code([row]) == 1
 
 
 def test_the_exit_code_says_whether_all_is_well_or_jobs_stopped_themselves():
     ended = {"state": "ended", "fault": None}
     codes = {(0, 0): 0, (0, 3): 3, (3, 3): 3, (3, 2): 1, (0, -9): 1, (0, 5): 1}
     for pair, expected in codes.items():
-        assert multirun.exit_code([ended | {"exit_code": code} for code in pair]) == expected, pair
-    assert multirun.exit_code([{"state": "planned", "exit_code": None, "fault": None}]) == 1
+        assert manyjobs.exit_code([ended | {"exit_code": code} for code in pair]) == expected, pair
+    assert manyjobs.exit_code([{"state": "planned", "exit_code": None, "fault": None}]) == 1
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_names_and_paths_reach_a_job_as_they_are(tmp_path):
 
 def test_a_multirun_with_nothing_left_to_do_starts_nothing_and_tells_its_table_again(tmp_path, capsys):
     jobs = [Job("00", LIGHT, facts={"values": {"x": "1"}}), Job("01", LIGHT, facts={"values": {"x": "2"}})]
-    multirun.write_record(tmp_path / "sweep", jobs, swept=["x"], launcher=[], title="Light jobs", go_on="again")
+    manyjobs.write_record(tmp_path / "sweep", jobs, swept=["x"], launcher=[], title="Light jobs", go_on="again")
     resume = ["train", "-m", f"run.resume={tmp_path / 'sweep'}", "--json"]
     assert [main(resume), main(resume)] == [0, 0]
     told = capsys.readouterr()
