@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from vla_rl.cli import multirun
+from vla_rl.cli import manyjobs
 from vla_rl.cli.jobs import check_launcher, job_task, plan_jobs, run_jobs
 from vla_rl.cli.main import main
 from vla_rl.cli.onejob import Job, job_file, log_tail, read_job, replan
@@ -112,21 +112,21 @@ def test_a_multirun_goes_on_with_the_jobs_that_are_not_done(swept, tmp_path):
 @pytest.mark.slow
 def test_a_run_of_another_configuration_than_planned_is_no_success(swept, tmp_path):
     sweep = Path(shutil.copytree(swept[0] / "sweep", tmp_path / "sweep"))
-    row = multirun.job_row(sweep, "03", ["budget.env_ticks"])
-    assert row["fault"] is None and multirun.exit_code([row]) == 0
+    row = manyjobs.job_row(sweep, "03", ["budget.env_ticks"])
+    assert row["fault"] is None and manyjobs.exit_code([row]) == 0
     body = read_job(sweep, "03")
     body["facts"]["config_digest"] = "0" * 64  # what the job was to play, when conf/ was another
     job_file(sweep, "03").write_text(json.dumps(body))
-    row = multirun.job_row(sweep, "03", [])
-    assert "conf/ has changed" in row["fault"] and multirun.exit_code([row]) == 1
+    row = manyjobs.job_row(sweep, "03", [])
+    assert "conf/ has changed" in row["fault"] and manyjobs.exit_code([row]) == 1
 
 
 def test_the_exit_code_says_whether_all_is_well_or_jobs_stopped_themselves():
     ended = {"state": "ended", "fault": None}
     codes = {(0, 0): 0, (0, 3): 3, (3, 3): 3, (3, 2): 1, (0, -9): 1, (0, 5): 1}
     for pair, expected in codes.items():
-        assert multirun.exit_code([ended | {"exit_code": code} for code in pair]) == expected, pair
-    assert multirun.exit_code([{"state": "planned", "exit_code": None, "fault": None}]) == 1
+        assert manyjobs.exit_code([ended | {"exit_code": code} for code in pair]) == expected, pair
+    assert manyjobs.exit_code([{"state": "planned", "exit_code": None, "fault": None}]) == 1
 
 
 @pytest.mark.parametrize(
@@ -190,6 +190,17 @@ def test_names_and_paths_reach_a_job_as_they_are(tmp_path):
     assert [read_job(odd, name)["exit_code"] for name in ("0123", "12e3")] == [0, 0]
 
 
+def test_a_multirun_with_nothing_left_to_do_starts_nothing_and_tells_its_table_again(tmp_path, capsys):
+    jobs = [Job("00", LIGHT, facts={"values": {"x": "1"}}), Job("01", LIGHT, facts={"values": {"x": "2"}})]
+    manyjobs.write_record(tmp_path / "sweep", jobs, swept=["x"], launcher=[], title="Light jobs", go_on="again")
+    resume = ["train", "-m", f"run.resume={tmp_path / 'sweep'}", "--json"]
+    assert [main(resume), main(resume)] == [0, 0]
+    told = capsys.readouterr()
+    assert "2 jobs to run" in told.err and "0 jobs to run" in told.err and "Traceback" not in told.err
+    assert [read_job(tmp_path / "sweep", name)["attempts"] for name in ("00", "01")] == [1, 1]
+    assert (tmp_path / "sweep" / "summary.md").read_text().startswith("Light jobs\n\n| job | x |")
+
+
 def test_a_job_is_planned_once_and_its_name_is_one_for_a_file(tmp_path):
     plan_jobs(tmp_path, [Job("a", LIGHT)])
     for job in (Job("a", LIGHT), Job("a b", LIGHT), Job("../a", LIGHT)):
@@ -214,9 +225,27 @@ def test_a_job_has_the_thread_limits_of_the_command_and_further_arguments_of_its
     assert kwargs["env"]["MKL_NUM_THREADS"] == "3" and "OMP_NUM_THREADS" not in kwargs["env"]
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGHUP, marks=pytest.mark.slow), signal.SIGTERM])
 def test_an_interrupt_ends_the_job_under_way_starts_no_other_and_says_how_to_go_on(tmp_path, number):
+    interrupted(tmp_path / "sweep", number)
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_in_its_own_directory(tmp_path):
     sweep = tmp_path / "sweep"
+    interrupted(sweep, signal.SIGINT)
+    done = vla_rl("train", "-m", f"run.resume={sweep}", "budget.wall_h=8")
+    assert done.returncode == 0, done.stderr
+    assert [read_job(sweep, name)["attempts"] for name in ("00", "01")] == [2, 1]
+    launches = [
+        json.loads((sweep / f"sweep-{name}" / "manifest.json").read_text())["launches"] for name in ("00", "01")
+    ]
+    assert list(map(len, launches)) == [2, 1]
+    assert all(entry[-1]["argv"][-1] == "budget.wall_h=8" for entry in launches)
+
+
+def interrupted(sweep, number):
+    """A multirun of two jobs that a signal ends in its first one."""
     command = [sys.executable, "-m", "vla_rl.cli.main", "train", "-m", *SMALL, "run.seed=0,1", f"run.dir={sweep}"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     child = working(sweep, "00")

@@ -88,7 +88,7 @@ def run_jobs(
 
     Args:
         directory: of the multirun.
-        names: of the jobs.
+        names: of the jobs; there may be none.
         launcher: overrides of Hydra's launcher; none: one job after the other.
         on_change: told of each job that has started or ended, with what its file says, from a thread of its own.
 
@@ -96,6 +96,8 @@ def run_jobs(
         KeyboardInterrupt: interrupted, or told to end (SIGTERM, SIGHUP); the jobs under way have been ended.
         VlaRlError: Hydra or its launcher failed.
     """
+    if not names:
+        return
     check_launcher(launcher)
     with _ending_by_signal(), _watching(directory, names, on_change):
         try:
