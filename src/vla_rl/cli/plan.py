@@ -36,12 +36,14 @@ EXAMPLES = (
     "vla-rl plan experiment=quickstart",
     "vla-rl plan experiment=quickstart run.steps=40 --success-rate 0.5 --price 2.5",
     "vla-rl plan policy.checkpoint=outputs/sft/run/policy --against experiment=quickstart --no-probe --json",
+    "vla-rl plan --prereg E002:R1",
 )
 FLAGS = {
     "no-probe": (None, "play no episodes: no times, and no success rate unless one is given"),
     "success-rate": ("P", "forecast groups from this success rate (default: the probe's)"),
     "against": ("OVERRIDES", "list what differs from this preset (default: the documented constants)"),
     "price": ("PER_HOUR", "price of an hour of this machine, in any currency"),
+    "prereg": ("ID", "the configuration of a registration, ID or ID:RUNG, instead of overrides"),
 }
 PROBE_SEEDS = (500, 501)  # of the band of probes
 
@@ -50,7 +52,7 @@ def run(argv: Sequence[str]) -> int:
     """Print tables or, with --json, the plan."""
     options = parse("plan", argv, "What a training run would need and cost.", EXAMPLES, FLAGS)
     rate, price = (_number(options, name) for name in ("success-rate", "price"))
-    reader = compose("config", options.overrides)
+    reader = _registered(options) if options.flags["prereg"] else compose("config", options.overrides)
     preset = shlex.split(options.flags["against"] or "")
     with ProgressView() as view:
         plan = _plan(reader, view, probing=not options.flags["no-probe"], rate=rate)
@@ -67,6 +69,17 @@ def run(argv: Sequence[str]) -> int:
 
             view.show(tables(plan))
     return EXIT_OK
+
+
+def _registered(options: Options) -> ConfigReader:
+    """The configuration that a registration launches with, of its first rung or the one that is named."""
+    from vla_rl.cli.prereg.common import folder
+    from vla_rl.prereg.lint import config_of
+
+    if options.overrides:
+        raise UsageError("a registration has its configuration", where="--prereg", remedy="leave the overrides away")
+    id, _, rung = options.flags["prereg"].partition(":")
+    return ConfigReader(config_of(folder(id).load().registration, rung or None, None))
 
 
 @dataclass(frozen=True)

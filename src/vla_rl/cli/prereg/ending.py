@@ -16,6 +16,7 @@ from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.document import REPORT
 from vla_rl.prereg.folder import Folder, not_now
 from vla_rl.prereg.judging import verdict_of
+from vla_rl.prereg.outcome import Outcome
 from vla_rl.report.registration import registration_report
 
 
@@ -43,6 +44,9 @@ def verdict(argv: Sequence[str]) -> int:
         print_json({"id": args.id, **record})
     else:
         print(record["sentence"])
+        for read in loaded.registration.reads:
+            if read.role in ("primary", "guardrail") and read.id in loaded.state.reads:
+                print(f"  {read.role} {read.id}: {Outcome.from_record(loaded.state.reads[read.id]['outcome']).line()}")
         for reason in record["reasons"][1:]:
             print(f"  also: {reason}")
         print(f"next:\n  vla-rl prereg close {args.id} && git add {target.path} && git commit -m 'Close {args.id}'")
