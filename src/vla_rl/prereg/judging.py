@@ -110,6 +110,18 @@ def verdict_of(effective: Effective, state: State) -> Verdict:
     return judge_claim(claimed, reads, registration.falsifiers, faults=faults, halted=halted)
 
 
+def verdict_record(effective: Effective, state: State) -> dict[str, Any]:
+    """The verdict that the recorded reads lead to, as the ledger has it: with what it rests on."""
+    rests_on = {name: read["outcome"]["status"] for name, read in state.reads.items()}
+    return {**verdict_of(effective, state).record(), "rests_on": rests_on}
+
+
+def verdict_stands(effective: Effective, state: State) -> bool:
+    """Whether the verdict on record is the one that the reads lead to now; how it is worded does not matter."""
+    now = verdict_record(effective, state)
+    return state.verdict is not None and all(state.verdict[key] == now[key] for key in ("verdict", "rests_on"))
+
+
 def _scenes(registration: Registration) -> int | None:
     """How many scenes the primary reads are evaluated on, if it is one number."""
     planned = context(registration).planned

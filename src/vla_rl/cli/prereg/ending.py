@@ -15,7 +15,7 @@ from vla_rl.prereg import state
 from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.document import REPORT
 from vla_rl.prereg.folder import Folder, not_now
-from vla_rl.prereg.judging import verdict_of
+from vla_rl.prereg.judging import verdict_record, verdict_stands
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.report.registration import registration_report
 
@@ -35,8 +35,9 @@ def verdict(argv: Sequence[str]) -> int:
         loaded = target.load()
         if loaded.state.running:
             raise LaunchRefused("an attempt is running", where=f"attempt {loaded.state.running[0].number}")
-        record = verdict_of(loaded.effective, loaded.state).record()
-        if loaded.state.verdict != record:
+        record = dict(loaded.state.verdict or {})
+        if not verdict_stands(loaded.effective, loaded.state):
+            record = verdict_record(loaded.effective, loaded.state)
             if not state.allowed(loaded.state.name, "verdict"):
                 raise not_now(loaded.state, "verdict", args.id)
             target.write("verdict", record, effective=loaded.effective)
@@ -100,7 +101,7 @@ def close(argv: Sequence[str]) -> int:
         loaded = target.load()
         if not state.allowed(loaded.state.name, "closed"):
             raise not_now(loaded.state, "closed", args.id)
-        if loaded.state.verdict is None or loaded.state.verdict != verdict_of(loaded.effective, loaded.state).record():
+        if loaded.state.verdict is None or not verdict_stands(loaded.effective, loaded.state):
             raise LaunchRefused(
                 "no verdict is on record for what was read", where="verdict", remedy=f"vla-rl prereg verdict {args.id}"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vla_rl.prereg import state
 from vla_rl.prereg.budget import account
 from vla_rl.prereg.folder import Loaded
-from vla_rl.prereg.judging import BAND, PASS, STOP, verdict_of
+from vla_rl.prereg.judging import BAND, PASS, STOP, verdict_stands
 from vla_rl.prereg.lint import arms_of
 
 
@@ -73,7 +73,7 @@ def _ending(loaded: Loaded, why: str) -> tuple[str, str]:
     secondary = [read.id for read in registration.reads if read.id not in now.reads and _can_be_read(loaded, read.id)]
     if secondary:
         return f"vla-rl prereg read {registration.id} {secondary[0]}", f"{why}; this read is still open"
-    if now.verdict != verdict_of(loaded.effective, now).record():
+    if not verdict_stands(loaded.effective, now):
         return f"vla-rl prereg verdict {registration.id}", why
     return f"vla-rl prereg close {registration.id}", "the verdict is on record"
 
