@@ -22,6 +22,9 @@ from vla_rl.prereg.lint import config_of, findings, rung_before
 from vla_rl.prereg.pins import Difference, Place
 
 
+FREE = ("run.max_wall_s",)  # how long a launch may take is never registered
+
+
 @dataclass(frozen=True)
 class Request:
     """What is to be launched.
@@ -138,7 +141,7 @@ def _values(registration: Registration, request: Request) -> list[Difference]:
         except VlaRlError as error:
             found.append(Difference(error.what, "--set", error.remedy or "name a key of config"))
             continue
-        if path not in registration.invariance and not request.exploratory:
+        if path not in (*registration.invariance, *FREE) and not request.exploratory:
             what = f"{path} may change what the run computes"
             remedy = "register it as a lever, amend it, or launch with --exploratory: such a run proves nothing"
             found.append(Difference(what, "--set", remedy))
