@@ -49,7 +49,7 @@ reads:
   - id: clip
     role: secondary
     question: Was anything clipped?
-    rule: {kind: threshold, measurement: training, metric: clip_fraction, statistic: max, comparator: at_most, line: 0.2}
+    rule: {kind: threshold, measurement: training, metric: clip_fraction, statistic: max, comparator: below, line: 0.2}
   - id: money
     role: record
     question: What did it cost?

@@ -209,6 +209,11 @@ class Folder:
         return entry
 
 
+def root_of(folder: Folder) -> Path:
+    """What run directories on record are relative to: where `experiments/` lies."""
+    return folder.path.parent.parent
+
+
 def not_now(now: State, event: str, id: str) -> UsageError:
     """The error of an action that the state does not allow."""
     done = f"{state.EVENTS[event]}: that cannot be while {id} is {now.name}"
