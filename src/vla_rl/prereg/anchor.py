@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vla_rl.errors import IntegrityError, UsageError
 from vla_rl.prereg.git import Git
-from vla_rl.prereg.ledger import LEDGER, Entry
+from vla_rl.prereg.ledger import LEDGER, Entry, differing
 
 _WHO = {
     "GIT_AUTHOR_NAME": "vla_rl", "GIT_AUTHOR_EMAIL": "vla_rl@localhost", "GIT_COMMITTER_NAME": "vla_rl",
@@ -56,13 +56,17 @@ def check(git: Git | None, registration: str, path: Path, data: bytes) -> None:
     known = tip(git, registration) if git else None
     if git is None or known is None:
         return
-    remembered = git.run("cat-file", "blob", f"{known}:{LEDGER}")
-    if not data.startswith(remembered):
-        lines = remembered.count(b"\n")
-        pairs = enumerate(zip(remembered.split(b"\n"), data.split(b"\n"), strict=False))
-        at = next((i for i, (known_line, line) in pairs if known_line != line), 0)
+    try:
+        remembered = git.run("cat-file", "blob", f"{known}:{LEDGER}")
+    except UsageError:
         raise IntegrityError(
-            f"{lines} lines were written, and line {at + 1} is missing or not what it was",
-            where=f"{path}, line {at + 1}: {ref(registration)}",
+            "the second memory of the ledger holds none", where=f"{path}: {ref(registration)}",
+            remedy=f"git reflog {ref(registration)}, or fetch it from where it was pushed to",
+        ) from None  # fmt: skip
+    if not data.startswith(remembered):
+        place = differing(remembered, data)
+        raise IntegrityError(
+            f"{remembered.count(b'\n')} lines were written, and one is missing or not what it was: {place}",
+            where=f"{path}, {place}: {ref(registration)}",
             remedy=f"git show {ref(registration)}:{LEDGER} has them: put them back",
         )

@@ -16,10 +16,12 @@ from vla_rl.prereg import delta, pins, state
 from vla_rl.prereg.budget import account
 from vla_rl.prereg.document import BASELINE, Registration
 from vla_rl.prereg.folder import Folder, Loaded, root_of
+from vla_rl.prereg.freezing import unfrozen
 from vla_rl.prereg.history import History, problems, signature, uncommitted
 from vla_rl.prereg.judging import BAND, PASS, PROCEED
-from vla_rl.prereg.lint import config_of, findings, rung_before
+from vla_rl.prereg.lint import findings
 from vla_rl.prereg.pins import Difference, Place
+from vla_rl.prereg.registered import config_of, rung_before
 from vla_rl.prereg.runfiles import changed, copied
 
 
@@ -157,6 +159,8 @@ def _values(registration: Registration, request: Request) -> list[Difference]:
         except VlaRlError as error:
             found.append(Difference(error.what, "--set", error.remedy or "name a key of config"))
             continue
+        if any(unfrozen(value, path)):
+            found.append(Difference(f"{value!r} is not a value", "--set", "write what it stands for"))
         if path not in registration.invariance and not request.exploratory:
             what = f"{path} may change what the run computes"
             remedy = "register it as a lever, amend it, or launch with --exploratory: such a run proves nothing"

@@ -22,9 +22,9 @@ from vla_rl.prereg.budget import account
 from vla_rl.prereg.document import Registration
 from vla_rl.prereg.folder import Folder, Loaded, root_of
 from vla_rl.prereg.launchgates import Request, published_name, refusals
-from vla_rl.prereg.lint import config_of
 from vla_rl.prereg.pins import Place, file_hashes
 from vla_rl.prereg.process import Process
+from vla_rl.prereg.registered import config_of
 from vla_rl.prereg.runfiles import arrived, digests
 from vla_rl.prereg.state import Attempt
 from vla_rl.report.progress import ProgressView

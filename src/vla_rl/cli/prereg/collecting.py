@@ -25,8 +25,8 @@ from vla_rl.prereg.document import Arm, Measurement, Registration
 from vla_rl.prereg.evidence import Evidence, parse
 from vla_rl.prereg.folder import Folder, Loaded, root_of
 from vla_rl.prereg.launchgates import published_name
-from vla_rl.prereg.lint import config_of, evidence_arm
 from vla_rl.prereg.pins import Place, differences
+from vla_rl.prereg.registered import config_of, evidence_arm
 from vla_rl.prereg.runfiles import copied
 from vla_rl.prereg.state import Attempt
 from vla_rl.report.progress import ProgressView

@@ -19,7 +19,8 @@ from vla_rl.prereg.folder import Folder, sections
 from vla_rl.prereg.git import Git, tree_id
 from vla_rl.prereg.imports import links
 from vla_rl.prereg.ledger import now
-from vla_rl.prereg.lint import Finding, findings
+from vla_rl.prereg.lint import findings
+from vla_rl.prereg.lint_run import Finding
 from vla_rl.prereg.pins import Place, take
 
 HEADER = (
