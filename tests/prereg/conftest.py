@@ -26,6 +26,12 @@ def bench(tmp_path, use):
     return use(Bench.make(tmp_path / "repo"))
 
 
+@pytest.fixture(scope="session", name="used")
+def _used():
+    """As `use`, for templates: a context."""
+    return used
+
+
 @contextmanager
 def used(made):
     """As `use`, outside of a test."""

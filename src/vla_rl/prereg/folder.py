@@ -35,11 +35,13 @@ class Loaded:
         effective: with its amendments.
         entries: of the ledger.
         state: what they fold to.
+        versions: the registration as it was frozen, and after each amendment.
     """
 
     effective: Effective
     entries: tuple[Entry, ...]
     state: State
+    versions: tuple[Effective, ...] = ()
 
     @property
     def registration(self) -> Any:
@@ -114,7 +116,9 @@ class Folder:
             )
         events.check_all(entries, str(self.ledger.path))
         now = state.fold(entries, str(self.ledger.path))
-        return Loaded(self._effective(entries), entries, now)
+        versions = self.versions(entries)
+        self._check_digests(entries, versions)
+        return Loaded(versions[-1], entries, now, tuple(versions))
 
     def versions(self, entries: Sequence[Entry]) -> list[Effective]:
         """The registration as it was frozen and after each amendment.
@@ -132,8 +136,7 @@ class Folder:
                 raise IntegrityError(error.what, where=error.where or str(path), remedy="restore it from git") from None
         return versions
 
-    def _effective(self, entries: Sequence[Entry]) -> Effective:
-        versions = self.versions(entries)
+    def _check_digests(self, entries: Sequence[Entry], versions: Sequence[Effective]) -> None:
         current, at = versions[0], 0
         for entry in entries:
             if entry.event == "amended":
@@ -145,7 +148,6 @@ class Folder:
                     where=f"{self.ledger.path}, line {entry.seq + 1}: registration, config",
                     remedy="restore the files from git",
                 )
-        return current
 
     def _start(self, entry: Entry) -> Effective:
         value = self._checked(self.registration, entry.data)

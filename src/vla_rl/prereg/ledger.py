@@ -110,9 +110,10 @@ def differing(older: bytes, newer: bytes) -> str:
     place = f"line {at + 1}"
     try:
         a, b = json.loads(old[at]), json.loads(new[at])
-        fields = [write_path(op.path) for op in diff(a, b)]
-    except (ValueError, IndexError, AttributeError, RecursionError, VlaRlError):
+        fields = [write_path(op.path) for op in diff({"line": a}, {"line": b})]
+    except (ValueError, IndexError, RecursionError, VlaRlError):
         return place
+    fields = [field.removeprefix("line.") for field in fields if field != "line"]
     telling = [field for field in fields if field not in ("prev", "hash")] or fields
     return f"{place}: {telling[0]}" if telling else place
 

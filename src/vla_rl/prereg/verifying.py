@@ -45,7 +45,7 @@ def verify(folder: Folder, history: History | None) -> list[Problem]:
         found.append(Problem(error.where or str(folder.path), error.what, error.remedy or "restore it from git"))
     except UNDERIVABLE as error:
         what = f"what is recorded cannot be derived again: {type(error).__name__}: {error}"
-        found.append(Problem(str(folder.path), what))
+        found.append(Problem(str(getattr(error, "filename", None) or folder.path), what))
     return found
 
 
@@ -70,7 +70,7 @@ def _files(folder: Folder, loaded: Loaded) -> Iterator[Problem]:
 
 def _derived(folder: Folder, loaded: Loaded) -> Iterator[Problem]:
     """What the ledger says was found, found again."""
-    versions = folder.versions(loaded.entries)
+    versions = loaded.versions
     evidence = evidence_files(folder, loaded.entries)
     opened: dict[Any, Any] = {}
     state, at = State(), 0

@@ -111,7 +111,7 @@ def _without_place(tree: dict[str, Any]) -> dict[str, Any]:
 def _versions(side: str) -> tuple[list[Effective], int]:
     id, at, number = side.partition("@")
     loaded = folder(id).load()
-    versions = folder(id).versions(loaded.entries)
+    versions = list(loaded.versions)
     if at and not (number.isdigit() and int(number) < len(versions)):
         raise UsageError(f"{id} has no amendment {number}", where=side, remedy=f"it has {len(versions) - 1}")
     return versions, int(number) if at else len(versions) - 1
