@@ -194,6 +194,27 @@ def _budget(r: Registration) -> Iterator[Finding]:
             yield Finding(f"budget.{unit}", what, "a larger pool, or fewer arms, rungs or steps")
 
 
+def _looks(r: Registration) -> Iterator[Finding]:
+    """Decisions on the same scenes after several numbers of updates are several looks."""
+    steps: dict[tuple[Any, ...], set[int | None]] = {}
+    for m in (r.measurement(name) for name in sorted(_decisive(r))):
+        if m.kind == "evaluation" and m.policy == "trained":
+            steps.setdefault((m.seeds, m.arm, m.rung), set()).add(m.step)
+    for (seeds, _, _), looked in steps.items():
+        if len(looked) > r.looks.max:
+            what = f"decisions rest on {len(looked)} looks at the seeds {seeds}, and {r.looks.max} is registered"
+            yield Finding("looks.max", what, "register them, with sizes (alpha, level) that allow for so many")
+
+
+def _family(r: Registration) -> Iterator[Finding]:
+    if r.claim.family is None:
+        return
+    for name in r.primaries():
+        if not hasattr(r.read(name).rule, "alpha"):
+            what = f"primary reads are adjusted for one another, and {r.read(name).rule.KIND} has no p-value"
+            yield Finding(f"reads[{name}].rule", what, "use mcnemar, sign_test or binomial_tail, or claim.family: null")
+
+
 CHECKS: tuple[Callable[[Registration], Iterator[Finding]], ...] = (
-    _claim, _measurements, _seeds, _rules, _wires, _budget,
+    _claim, _measurements, _seeds, _rules, _wires, _budget, _looks, _family,
 )  # fmt: skip
