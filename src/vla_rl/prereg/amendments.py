@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from vla_rl.errors import ConfigError, UsageError
@@ -76,12 +77,12 @@ class Effective:
     amendments: tuple[Amendment, ...] = ()
     exploratory: Mapping[str, int] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Of the document as it is in force."""
         return digest("registration", dict(self.plain))
 
-    @property
+    @cached_property
     def config_digest(self) -> str:
         """Of its configuration alone: words that change do not orphan a checkpoint."""
         return digest("config", self.registration.config)
