@@ -53,7 +53,7 @@ TOLD = {
     "look": {"measurement": "m", "arm": None, "evidence": "m", "sha256": "0", "fields": {}, "wall_h": 0, "gpu_h": 0},
     "read": {"read": "s", "outcome": OUTCOME, "evidence": [], "exploratory": False},
     "rung": {"rung": "R0", "decision": "PROCEED", "reads": ["s"]},
-    "published": {"rung": "R0", "of": "R0", "directory": "d", "receipt": {}, "files": {}},
+    "published": {"rung": "R0", "run": "R0/baseline", "directory": "d", "receipt": {}, "files": {}},
     "verdict": {"verdict": "SUPPORTED", "sentence": "s", "reasons": [], "adjusted": {}},
     "erratum": {"text": "t", "disputes": False, "by": "a"},
     "imported": {"events": 1, "hash": "0"},
