@@ -74,10 +74,10 @@ def test_an_amendment_is_made_from_what_stands_there_to_the_type(frozen):
     steps = frozen.registration.config["run"]["steps"]
     with pytest.raises(ConfigError, match="the change was made from"):
         made(frozen, [Op("set", read_path("config.run.steps"), float(steps), 2)])
-    for ops in ([Op("set", read_path("config.optim.rate"), None, 1.0)], [Op("add", read_path("config.optim.lr"), after=1.0)],
-                [Op("remove", read_path("reads[nobody]"), {})]):  # fmt: skip
+    for op in (Op("set", read_path("config.optim.rate"), None, 1.0), Op("remove", read_path("reads[nobody]"), {}),
+               Op("add", read_path("config.optim.lr"), after=1.0)):  # fmt: skip
         with pytest.raises(ConfigError):
-            made(frozen, ops)
+            made(frozen, [op])
 
 
 def test_an_amendment_leads_to_a_registration_or_is_refused(frozen):
