@@ -26,7 +26,7 @@ from vla_rl.prereg.launchgates import Request, published_name, refusals
 from vla_rl.prereg.lint import config_of
 from vla_rl.prereg.pins import Place
 from vla_rl.prereg.process import Process
-from vla_rl.prereg.state import Attempt
+from vla_rl.prereg.state import Attempt, allowed
 from vla_rl.report.progress import ProgressView
 
 FILES = ("config.yaml", "train.jsonl", "episodes.jsonl", "eval.jsonl")
@@ -50,11 +50,11 @@ def run_attempt(folder: Folder, request: Request, options: Options, view: Progre
         on_gpu = _on_gpu(reader.tree["run"]["device"])
         folder.write("launched", _launched(folder, request, number, run, on_gpu), effective=loaded.effective)
     started = time.monotonic()
-    how, code, why = "failed", 1, "a crash"
-    watched = _watch(folder, loaded, request, run, reader, on_gpu)
+    how, code, why, watched = "failed", 1, "a crash", None
     try:
         from vla_rl.cli.train import train
 
+        watched = _watch(folder, loaded, request, run, reader, on_gpu)
         outcome, _ = train(reader, options, view, _registered(loaded, request, number))
         how, code, why = ("finished" if outcome.finished else "paused"), EXIT_OK, outcome.reason
         return EXIT_OK
@@ -76,7 +76,8 @@ def run_attempt(folder: Folder, request: Request, options: Options, view: Progre
     finally:
         wall_h = (time.monotonic() - started) / 3600
         _end(folder, number, run, how=how, code=code, why=why, wall_h=wall_h, on_gpu=on_gpu)
-        watch.close(watched, exit_code=code, how=f"{how}: {why}", where=watched_in(folder))
+        if watched is not None:
+            watch.close(watched, exit_code=code, how=f"{how}: {why}", where=watched_in(folder))
         if how == "finished":
             _publish(folder, request, run, view)
 
@@ -218,9 +219,9 @@ def _end_locked(
     on_gpu: bool,
 ) -> None:  # fmt: skip
     attempt = loaded.state.attempts[number - 1]
-    if how == "stopped" and not attempt.exploratory:
-        wires = _fired(run)
-        event = "budget" if wires and all(wire.startswith("budget.") for wire in wires) else "tripwire"
+    wires = _fired(run)
+    event = "budget" if wires and all(wire.startswith("budget.") for wire in wires) else "tripwire"
+    if how == "stopped" and not attempt.exploratory and allowed(loaded.state.name, event):  # a complete one stays so
         folder.write(event, {"attempt": number, "wires": wires, "why": why}, effective=loaded.effective)
     data = {
         "attempt": number, "how": how, "exit_code": code, "why": why, "wall_h": round(wall_h, 6),

@@ -42,7 +42,7 @@ def diff(argv: Sequence[str]) -> int:
     args = made.parse_args(list(argv))
     parts = _between(args.a, args.b) if args.b else _amendments(args.a)
     if args.json:
-        print_json([{"title": title, "ops": [op.plain() for op in ops]} for title, ops in parts])
+        print_json({"deltas": [{"title": title, "ops": [op.plain() for op in ops]} for title, ops in parts]})
     elif args.md:
         print("\n\n".join(tables.markdown(ops, title) for title, ops in parts))
     else:
@@ -127,7 +127,7 @@ def status(argv: Sequence[str]) -> int:
     if args.id is None:
         rows = [_summary(folder(id).load()) for id in known(paths.experiments_dir())]
         if args.json:
-            print_json(rows)
+            print_json({"registrations": rows})
         elif rows:
             tables.show(tables.overview(rows))
         else:
