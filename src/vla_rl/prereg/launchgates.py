@@ -120,7 +120,8 @@ def _ladder(loaded: Loaded, request: Request) -> list[Difference]:
         elif now.completed(before.id, request.arm) is None:
             what = f"{before.id} has not been run"
             found.append(Difference(what, f"ladder[{before.id}]", f"{launch} {before.id}"))
-    if rung.starts_from != "base" and published_name(rung.starts_from, request.arm) not in now.published:
+    known = published_name(rung.starts_from, request.arm) in now.published
+    if rung.starts_from != "base" and not known and now.completed(rung.starts_from, request.arm) is None:
         what = f"the checkpoint of {rung.starts_from} that {rung.id} starts from is not there"
         found.append(Difference(what, f"ladder[{rung.id}].starts_from", f"{launch} {rung.starts_from}"))
     return found

@@ -40,14 +40,13 @@ EVENTS = {
     "published": "a rung's checkpoint was copied with a receipt",
     "verdict": "the claim was judged",
     "erratum": "something was found to be wrong afterwards",
-    "imported": "ledger and evidence came back from another machine",
     "reported": "REPORT.md was written",
     "closed": "the end",
     "withdrawn": "the registration was taken back, with its reason",
     "superseded": "another registration takes its place",
 }
 _ASIDE = {"withdrawn": WITHDRAWN, "superseded": SUPERSEDED}
-_NOTED: dict[str, str | None] = {"erratum": None, "imported": None, "reported": None}  # None: the state stays
+_NOTED: dict[str, str | None] = {"erratum": None, "reported": None}  # None: the state stays
 _TALK: dict[str, str | None] = {"objected": None, "answered": None, "gate_refused": None, **_NOTED}
 _RESULTS: dict[str, str | None] = {
     name: None for name in ("attempt_ended", "look", "read", "rung", "published", "verdict")
@@ -120,7 +119,8 @@ class State:
         reads: by id, the data of the event that recorded them.
         looks: by measurement, how often its outcomes were opened.
         gates: by id, the data of the last judgement.
-        overridden: gates whose BAND was overridden.
+        overridden: gates whose BAND was overridden since the last amendment: the next launch may rest on it.
+        once_overridden: gates whose BAND was ever overridden: what was launched then was launched rightly.
         rungs: by id, the decision at its boundary.
         published: by rung, data of the event.
         checked: items of the checklist that are done, with their evidence.
@@ -139,6 +139,7 @@ class State:
     looks: Mapping[str, int] = field(default_factory=dict)
     gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     overridden: tuple[str, ...] = ()
+    once_overridden: tuple[str, ...] = ()
     rungs: Mapping[str, str] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     checked: Mapping[str, Any] = field(default_factory=dict)
@@ -198,8 +199,9 @@ def advance(state: State, entry: Entry) -> State:
             f"{EVENTS.get(entry.event, entry.event)}: this cannot be in the state {state.name}",
             remedy=f"possible now: {', '.join(TRANSITIONS[state.name]) or 'nothing'}",
         )
-    state = replace(state, name=TRANSITIONS[state.name][entry.event] or state.name)
-    state = _record(state, entry)
+    words = entry.event == "amended" and entry.data["kind"] == "clerical"  # a corrected word leads nowhere
+    name = None if words else TRANSITIONS[state.name][entry.event]
+    state = _record(replace(state, name=name or state.name), entry)
     if entry.event == "read" and state.name in (ACTIVE, HALTED) and _complete(state):
         state = replace(state, name=COMPLETE)
     return state
@@ -215,10 +217,8 @@ def _record(state: State, entry: Entry) -> State:
         case "registered":
             return replace(state, primaries=tuple(data["primaries"]), since=entry.utc)
         case "amended":
-            since = state.since if data["kind"] == "clerical" else entry.utc
-            return replace(
-                state, amendments=data["number"], primaries=tuple(data["primaries"]), since=since, overridden=()
-            )
+            state = replace(state, amendments=data["number"], primaries=tuple(data["primaries"]))
+            return state if data["kind"] == "clerical" else replace(state, since=entry.utc, overridden=())
         case "objected":
             return replace(state, objections={**state.objections, entry.seq: data})
         case "answered":
@@ -228,7 +228,8 @@ def _record(state: State, entry: Entry) -> State:
         case "gate_passed" | "gate_refused":
             return replace(state, gates={**state.gates, data["gate"]: data}) if data.get("gate") else state
         case "overridden":
-            return replace(state, overridden=(*state.overridden, data["gate"]))
+            gates = *state.overridden, data["gate"]
+            return replace(state, overridden=gates, once_overridden=(*state.once_overridden, data["gate"]))
         case "launched":
             attempt = Attempt(data["attempt"], entry.utc, data)
             return replace(state, attempts=(*state.attempts, attempt))

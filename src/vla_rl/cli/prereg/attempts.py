@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -41,20 +43,21 @@ def run_attempt(folder: Folder, request: Request, options: Options, view: Progre
     """Run it; returns 0, or raises what ended it."""
     from vla_rl.cli.prereg.launching import refused
 
+    _publish_start(folder, request, view)
     with folder.ledger.locked():  # the gates once more, now that nobody else can write
         loaded = folder.load()
         if found := refusals(folder, loaded, request, Place.here()):
             raise refused(folder.id, request, found)
         number, run = _next(folder, loaded, request)
         reader = _reader(folder, loaded, request, run)
-        on_gpu = _on_gpu(reader.tree["run"]["device"])
-        folder.write("launched", _launched(folder, request, number, run, on_gpu), effective=loaded.effective)
+        gpu = on_gpu(reader.tree["run"]["device"])
+        folder.write("launched", _launched(folder, request, number, run, gpu), effective=loaded.effective)
     started = time.monotonic()
     how, code, why, watched = "failed", 1, "a crash", None
     try:
         from vla_rl.cli.train import train
 
-        watched = _watch(folder, loaded, request, run, reader, on_gpu)
+        watched = _watch(folder, loaded, request, run, reader, gpu)
         outcome, _ = train(reader, options, view, _registered(loaded, request, number))
         how, code, why = ("finished" if outcome.finished else "paused"), EXIT_OK, outcome.reason
         return EXIT_OK
@@ -75,7 +78,7 @@ def run_attempt(folder: Folder, request: Request, options: Options, view: Progre
         raise
     finally:
         wall_h = (time.monotonic() - started) / 3600
-        _end(folder, number, run, how=how, code=code, why=why, wall_h=wall_h, on_gpu=on_gpu)
+        _end(folder, number, run, how=how, code=code, why=why, wall_h=wall_h, gpu=gpu)
         if watched is not None:
             watch.close(watched, exit_code=code, how=f"{how}: {why}", where=watched_in(folder))
         if how == "finished":
@@ -87,17 +90,15 @@ def watched_in(folder: Folder) -> Path:
     return root_of(folder) / watch.WATCH
 
 
-def _watch(
-    folder: Folder, loaded: Loaded, request: Request, run: Path, reader: ConfigReader, on_gpu: bool
-) -> watch.Entry:
+def _watch(folder: Folder, loaded: Loaded, request: Request, run: Path, reader: ConfigReader, gpu: bool) -> watch.Entry:
     """Put the run on the list, with its limits: whoever looks sees how near they are."""
     limits, wanted = reader.tree["budget"], loaded.registration.watch
     gates = watch.WatchGates(
-        gpu_h_max=limits["gpu_h"] if on_gpu else None, wall_h_max=limits["wall_h"], vram_max_gib=wanted.vram_max_gib,
+        gpu_h_max=limits["gpu_h"] if gpu else None, wall_h_max=limits["wall_h"], vram_max_gib=wanted.vram_max_gib,
         probe=wanted.probe, stale_s=wanted.stale_s,
     )  # fmt: skip
     return watch.open(
-        run, gates=gates, cadence_s=wanted.cadence_s, gpus=1 if on_gpu else 0, registration=folder.id,
+        run, gates=gates, cadence_s=wanted.cadence_s, gpus=1 if gpu else 0, registration=folder.id,
         rung=request.rung, arm=request.arm, where=watched_in(folder),
     )  # fmt: skip
 
@@ -115,7 +116,7 @@ def bury(folder: Folder) -> list[int]:
             why = f"its process is gone; last sign of life {last}"
             _end_locked(
                 folder, loaded, attempt.number, run, how="killed", code=None, why=why, wall_h=wall_h,
-                on_gpu=attempt.data["on_gpu"],
+                gpu=attempt.data["on_gpu"],
             )  # fmt: skip
             if listed := watch.find(run, watched_in(folder)):
                 watch.close(listed, exit_code=None, how=f"killed: {why}", where=watched_in(folder))
@@ -173,7 +174,7 @@ def _limits(loaded: Loaded, budget: Mapping[str, Any], run: Path, folder: Folder
     return limits
 
 
-def _launched(folder: Folder, request: Request, number: int, run: Path, on_gpu: bool) -> dict[str, Any]:
+def _launched(folder: Folder, request: Request, number: int, run: Path, gpu: bool) -> dict[str, Any]:
     return {
         "attempt": number,
         "rung": request.rung,
@@ -183,7 +184,7 @@ def _launched(folder: Folder, request: Request, number: int, run: Path, on_gpu: 
         "exploratory": request.exploratory,
         "set": dict(request.set),
         "process": Process.own().body(),
-        "on_gpu": on_gpu,
+        "on_gpu": gpu,
     }
 
 
@@ -204,7 +205,7 @@ def _registered(loaded: Loaded, request: Request, number: int) -> dict[str, Any]
     }
 
 
-def _on_gpu(device: str) -> bool:
+def on_gpu(device: str) -> bool:
     """Whether hours are GPU-hours: asked of the system, so that it is known before anything is loaded."""
     return device == "cuda" or (device == "auto" and Path("/dev/nvidia0").exists())
 
@@ -216,7 +217,7 @@ def _end(folder: Folder, number: int, run: Path, **ended: Any) -> None:
 
 def _end_locked(
     folder: Folder, loaded: Loaded, number: int, run: Path, *, how: str, code: int | None, why: str, wall_h: float,
-    on_gpu: bool,
+    gpu: bool,
 ) -> None:  # fmt: skip
     attempt = loaded.state.attempts[number - 1]
     wires = _fired(run)
@@ -225,7 +226,7 @@ def _end_locked(
         folder.write(event, {"attempt": number, "wires": wires, "why": why}, effective=loaded.effective)
     data = {
         "attempt": number, "how": how, "exit_code": code, "why": why, "wall_h": round(wall_h, 6),
-        "gpu_h": round(wall_h, 6) if on_gpu else 0.0, "files": _digests(run), **_arrived(run),
+        "gpu_h": round(wall_h, 6) if gpu else 0.0, "files": _digests(run), **_arrived(run),
     }  # fmt: skip
     folder.write("attempt_ended", data, effective=loaded.effective)
 
@@ -255,6 +256,15 @@ def _arrived(run: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _publish_start(folder: Folder, request: Request, view: ProgressView) -> None:
+    """The checkpoint that a rung starts from, if the run that made it was killed before it was published."""
+    loaded = folder.load()
+    start = loaded.registration.rung(request.rung).starts_from
+    done = loaded.state.completed(start, request.arm)
+    if done is not None and published_name(start, request.arm) not in loaded.state.published:
+        _publish(folder, replace(request, rung=start, exploratory=False), root_of(folder) / done.data["run"], view)
+
+
 def _publish(folder: Folder, request: Request, run: Path, view: ProgressView) -> None:
     """Copy the checkpoint with a receipt if another rung starts from it; otherwise it stays where it is."""
     registration: Registration = folder.load().registration
@@ -270,6 +280,8 @@ def publish(folder: Folder, name: str, rung: str, run: Path, directory: Path) ->
     """Export the policy of a run, and record where it is and of what it is made."""
     from vla_rl.cli.export import export_run
 
+    if directory.exists() and name not in folder.load().state.published:
+        shutil.rmtree(directory)  # of a process that was killed before the ledger knew; the run still has its policy
     directory.parent.mkdir(parents=True, exist_ok=True)
     receipt = export_run(run, directory)
     data = {

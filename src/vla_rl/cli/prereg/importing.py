@@ -49,7 +49,6 @@ def import_(argv: Sequence[str]) -> int:
             upto = b"".join(line + b"\n" for line in theirs.split(b"\n")[: entry.seq + 1])
             anchor.record(target.git(), target.id, upto, entry)
         told = {"id": target.id, "events": len(new), "files": sorted(files), "state": after.state.name}
-        target.write("imported", {"events": len(new), "hash": entries[-1].hash}, effective=after.effective)
     if args.json:
         print_json(told)
     else:

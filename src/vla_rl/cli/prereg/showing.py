@@ -176,12 +176,13 @@ def _status(loaded: Loaded) -> dict[str, Any]:
     gates = [
         {
             "gate": g.id, "before": g.before, "decision": now.gates[g.id]["decision"] if g.id in now.gates else None,
-            "outcome": now.gates[g.id]["outcome"] if g.id in now.gates else None, "overridden": g.id in now.overridden,
+            "outcome": now.gates[g.id]["outcome"] if g.id in now.gates else None,
+            "overridden": g.id in now.once_overridden,
         }
         for g in registration.gates
     ]  # fmt: skip
     budget = {
-        "limit": dict(pool.limit), "spent": dict(pool.spent), "left": pool.left,
+        "limit": dict(pool.limit), "spent": dict(pool.spent), "reserved": dict(pool.reserved), "left": pool.left,
         "another_launch": {rung.id: pool.shortfall(rung.id) or "affordable" for rung in registration.ladder},
     }  # fmt: skip
     return {
