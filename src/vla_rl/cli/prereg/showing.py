@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from vla_rl.prereg.history import History
 from vla_rl.prereg.lint import config_of
 from vla_rl.prereg.verifying import verify as find_problems
 from vla_rl.report import prereg as tables
+
+CHOSEN = ("run.name", "budget.gpu_h", "budget.wall_h")  # by a launch: the id, and what the pool has left
 
 
 def diff(argv: Sequence[str]) -> int:
@@ -83,13 +85,13 @@ def _config(side: str, run: str) -> dict[str, Any]:
     """Of a run what it was started with; of a registration what that run's rung and arm should have."""
     if _is_run(side):
         tree = yaml.safe_load((Path(side) / "config.yaml").read_text())
-        return _without_place(tree)
+        return _without_place(tree, _manifest(side))
     versions, upto = _versions(side)
     registration = versions[upto].registration
     registered = _manifest(run)
     if registered.get("id") == registration.id:
-        return _without_place(config_of(registration, registered["rung"], registered["arm"]))
-    return _without_place(registration.config)
+        return _without_place(config_of(registration, registered["rung"], registered["arm"]), registered)
+    return _without_place(registration.config, registered)
 
 
 def _manifest(run: str) -> dict[str, Any]:
@@ -100,9 +102,10 @@ def _manifest(run: str) -> dict[str, Any]:
     return launches[-1].get("registered") or {}
 
 
-def _without_place(tree: dict[str, Any]) -> dict[str, Any]:
+def _without_place(tree: dict[str, Any], registered: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what `prereg launch` chooses for a run."""
     tree = json.loads(json.dumps(tree))
-    for path in freezing.PLACE:
+    for path in (*freezing.PLACE, *(CHOSEN if registered else ())):
         section, _, key = path.partition(".")
         tree.get(section, {}).pop(key, None)
     return tree
