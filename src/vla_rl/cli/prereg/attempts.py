@@ -50,14 +50,14 @@ def run_attempt(folder: Folder, request: Request, options: Options, view: Progre
             raise refused(folder.id, request, found)
         number, run = _next(folder, loaded, request)
         reader = _reader(folder, loaded, request, run)
-        gpu = on_gpu(reader.tree["run"]["device"])
-        folder.write("launched", _launched(folder, request, number, run, gpu), effective=loaded.effective)
+        on_gpu = runs_on_gpu(reader.tree["run"]["device"])
+        folder.write("launched", _launched(folder, request, number, run, on_gpu), effective=loaded.effective)
     started = time.monotonic()
     how, code, why, watched = "failed", 1, "a crash", None
     try:
         from vla_rl.cli.train import train
 
-        watched = _watch(folder, loaded, request, run, reader, gpu)
+        watched = _watch(folder, loaded, request, run, reader, on_gpu)
         outcome, _ = train(reader, options, view, _registered(loaded, request, number))
         how, code, why = ("finished" if outcome.finished else "paused"), EXIT_OK, outcome.reason
         return EXIT_OK
@@ -78,7 +78,7 @@ def run_attempt(folder: Folder, request: Request, options: Options, view: Progre
         raise
     finally:
         wall_h = (time.monotonic() - started) / 3600
-        _end(folder, number, run, how=how, code=code, why=why, wall_h=wall_h, gpu=gpu)
+        _end(folder, number, run, how=how, code=code, why=why, wall_h=wall_h, on_gpu=on_gpu)
         if watched is not None:
             watch.close(watched, exit_code=code, how=f"{how}: {why}", where=watched_in(folder))
         if how == "finished":
@@ -90,15 +90,17 @@ def watched_in(folder: Folder) -> Path:
     return root_of(folder) / watch.WATCH
 
 
-def _watch(folder: Folder, loaded: Loaded, request: Request, run: Path, reader: ConfigReader, gpu: bool) -> watch.Entry:
+def _watch(
+    folder: Folder, loaded: Loaded, request: Request, run: Path, reader: ConfigReader, on_gpu: bool
+) -> watch.Entry:
     """Put the run on the list, with its limits: whoever looks sees how near they are."""
     limits, wanted = reader.tree["budget"], loaded.registration.watch
     gates = watch.WatchGates(
-        gpu_h_max=limits["gpu_h"] if gpu else None, wall_h_max=limits["wall_h"], vram_max_gib=wanted.vram_max_gib,
+        gpu_h_max=limits["gpu_h"] if on_gpu else None, wall_h_max=limits["wall_h"], vram_max_gib=wanted.vram_max_gib,
         probe=wanted.probe, stale_s=wanted.stale_s,
     )  # fmt: skip
     return watch.open(
-        run, gates=gates, cadence_s=wanted.cadence_s, gpus=1 if gpu else 0, registration=folder.id,
+        run, gates=gates, cadence_s=wanted.cadence_s, gpus=1 if on_gpu else 0, registration=folder.id,
         rung=request.rung, arm=request.arm, where=watched_in(folder),
     )  # fmt: skip
 
@@ -116,7 +118,7 @@ def bury(folder: Folder) -> list[int]:
             why = f"its process is gone; last sign of life {last}"
             _end_locked(
                 folder, loaded, attempt.number, run, how="killed", code=None, why=why, wall_h=wall_h,
-                gpu=attempt.data["on_gpu"],
+                on_gpu=attempt.data["on_gpu"],
             )  # fmt: skip
             if listed := watch.find(run, watched_in(folder)):
                 watch.close(listed, exit_code=None, how=f"killed: {why}", where=watched_in(folder))
@@ -174,7 +176,7 @@ def _limits(loaded: Loaded, budget: Mapping[str, Any], run: Path, folder: Folder
     return limits
 
 
-def _launched(folder: Folder, request: Request, number: int, run: Path, gpu: bool) -> dict[str, Any]:
+def _launched(folder: Folder, request: Request, number: int, run: Path, on_gpu: bool) -> dict[str, Any]:
     return {
         "attempt": number,
         "rung": request.rung,
@@ -184,7 +186,7 @@ def _launched(folder: Folder, request: Request, number: int, run: Path, gpu: boo
         "exploratory": request.exploratory,
         "set": dict(request.set),
         "process": Process.own().body(),
-        "on_gpu": gpu,
+        "on_gpu": on_gpu,
     }
 
 
@@ -205,7 +207,7 @@ def _registered(loaded: Loaded, request: Request, number: int) -> dict[str, Any]
     }
 
 
-def on_gpu(device: str) -> bool:
+def runs_on_gpu(device: str) -> bool:
     """Whether hours are GPU-hours: asked of the system, so that it is known before anything is loaded."""
     return device == "cuda" or (device == "auto" and Path("/dev/nvidia0").exists())
 
@@ -217,7 +219,7 @@ def _end(folder: Folder, number: int, run: Path, **ended: Any) -> None:
 
 def _end_locked(
     folder: Folder, loaded: Loaded, number: int, run: Path, *, how: str, code: int | None, why: str, wall_h: float,
-    gpu: bool,
+    on_gpu: bool,
 ) -> None:  # fmt: skip
     attempt = loaded.state.attempts[number - 1]
     wires = _fired(run)
@@ -226,7 +228,7 @@ def _end_locked(
         folder.write(event, {"attempt": number, "wires": wires, "why": why}, effective=loaded.effective)
     data = {
         "attempt": number, "how": how, "exit_code": code, "why": why, "wall_h": round(wall_h, 6),
-        "gpu_h": round(wall_h, 6) if gpu else 0.0, "files": _digests(run), **_arrived(run),
+        "gpu_h": round(wall_h, 6) if on_gpu else 0.0, "files": _digests(run), **_arrived(run),
     }  # fmt: skip
     folder.write("attempt_ended", data, effective=loaded.effective)
 

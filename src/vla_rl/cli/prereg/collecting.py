@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.options import Options
-from vla_rl.cli.prereg.attempts import on_gpu, publish, root_of
+from vla_rl.cli.prereg.attempts import publish, root_of, runs_on_gpu
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import IntegrityError, LaunchRefused, UsageError
@@ -172,7 +172,7 @@ def _play(
         head=measurement.head or registration.claim.head, temperature=measurement.temperature,
         episodes=tuple(_outcomes(record["episodes"])),
     )  # fmt: skip
-    return Collected(evidence, hours, hours if on_gpu(config["run"]["device"]) else 0.0)
+    return Collected(evidence, hours, hours if runs_on_gpu(config["run"]["device"]) else 0.0)
 
 
 def _said(folder: Folder, checkpoint: str) -> str:
