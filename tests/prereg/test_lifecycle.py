@@ -148,12 +148,18 @@ def test_ledger_and_evidence_come_back_by_the_prefix_rule(launched, use, tmp_pat
     assert prereg("read", "E1", "clip") == 0
     use(here)
     assert prereg("import", "E1", "--from", str(there.folder())) == 0
-    assert here.events()[-2:] == ["read", "imported"] and (here.folder() / "evidence/training.json").exists()
+    assert here.events()[-1] == "read" and (here.folder() / "evidence/training.json").exists()
     assert prereg("verify", "E1") == 0
     use(there)
     assert prereg("read", "E1", "progress") == 0
+    assert prereg("report", "E1") == 0
     use(here)
-    assert prereg("import", "E1", "--from", str(there.folder())) == 5, "both have gone on"
+    assert prereg("import", "E1", "--from", str(there.folder())) == 0, "again, once it has gone on there"
+    assert here.events() == there.events() and prereg("verify", "E1") == 0
+    for bench in (here, there):
+        use(bench)
+        assert prereg("erratum", "E1", "--text", bench.root.name) == 0
+    assert prereg("import", "E1", "--from", str(here.folder())) == 5, "both have gone on"
 
 
 @pytest.mark.parametrize("id", ["../E1", "E 1", "", ".", "a/b", "E1\n"])

@@ -23,25 +23,29 @@ class Account:
     Attributes:
         limit: of the pool; units without a limit are left out everywhere.
         spent: by all attempts and evaluations that have ended.
+        reserved: what the attempts that are running should cost: nobody else may spend it.
         expected: what one launch of each rung should cost.
     """
 
     limit: Mapping[str, float]
     spent: Mapping[str, float]
+    reserved: Mapping[str, float]
     expected: Mapping[str, Mapping[str, float]]
 
     @property
     def left(self) -> dict[str, float]:
-        return {unit: limit - self.spent[unit] for unit, limit in self.limit.items()}
+        """Neither spent nor reserved."""
+        return {unit: limit - self.spent[unit] - self.reserved[unit] for unit, limit in self.limit.items()}
 
     def shortfall(self, rung: str) -> str | None:
         """Why one more launch of a rung does not fit, in words; None if it does."""
         for unit, limit in self.limit.items():
             needed = self.expected.get(rung, {}).get(unit, 0.0)
-            if self.spent[unit] + needed > limit:
-                total = self.spent[unit] + needed
+            total = self.spent[unit] + self.reserved[unit] + needed
+            if total > limit:
+                held = f", {self.reserved[unit]:.4g} are reserved for what is running" if self.reserved[unit] else ""
                 return (
-                    f"{self.spent[unit]:.4g} {unit} are spent and a launch of {rung} should cost {needed:.4g}: "
+                    f"{self.spent[unit]:.4g} {unit} are spent{held} and a launch of {rung} should cost {needed:.4g}: "
                     f"{total:.4g} > {limit:.4g}"
                 )
         return None
@@ -58,4 +62,6 @@ def account(registration: Registration, state: State) -> Account:
         rung: {unit: hours for unit in limit if (hours := getattr(cost, unit)) is not None}
         for rung, cost in registration.budget.expected.items()
     }
-    return Account(limit, spent, expected)
+    running = [expected.get(attempt.rung, {}) for attempt in state.running]
+    reserved = {unit: sum(cost.get(unit, 0.0) for cost in running) for unit in limit}
+    return Account(limit, spent, reserved, expected)

@@ -188,28 +188,25 @@ class Folder:
         *,
         effective: Effective,
         files: Mapping[Path, bytes] | None = None,
-        seen: int | None = None,
     ) -> Entry:
         """Create files and add the entry that records them; the caller holds `ledger.locked()`.
 
         Args:
             effective: the registration that is in force once the entry is written.
             files: new files of this folder.
-            seen: how many entries there were when the caller decided; more of them refuse the write.
 
         Raises:
-            UsageError: the event may not follow, a file exists, or somebody else wrote meanwhile.
+            UsageError: the event may not follow, or a file is on record already.
         """
         entries = self.ledger.read()
-        if seen is not None and len(entries) != seen:
-            raise UsageError(
-                "somebody else has just written to the ledger", where=str(self.ledger.path), remedy="try again"
-            )
         before = state.fold(entries, str(self.ledger.path))
         if not state.allowed(before.name, event):
             raise not_now(before, event, self.id)
         events.check(event, data, str(self.ledger.path))
+        recorded = {entry.data.get("sha256") for entry in entries}
         for path, content in (files or {}).items():
+            if path.is_file() and file_digest(path.read_bytes()) not in recorded:
+                path.unlink()  # of a command that was killed before the ledger knew of it
             create(path, content)
         entry = self.ledger.append(event, data, registration=effective.digest, config=effective.config_digest)
         anchor.record(self.git(), self.id, self.ledger.path.read_bytes(), entry)
@@ -240,7 +237,7 @@ def create(path: Path, content: bytes) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.read_bytes() == content:
-        return  # of an attempt that was killed before the ledger knew
+        return  # of an import that was killed on its way
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with open(temporary, "wb") as file:
         file.write(content)

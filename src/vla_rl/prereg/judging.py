@@ -100,7 +100,7 @@ def verdict_of(effective: Effective, state: State) -> Verdict:
     faults = [
         f"the gate {name} said {data['decision']}"
         for name, data in state.gates.items()
-        if data["decision"] == ABORT or (data["decision"] == BAND and name not in state.overridden)
+        if data["decision"] == ABORT or (data["decision"] == BAND and name not in state.once_overridden)
     ]
     halted = state.stops[-1]["why"] if state.name == HALTED and state.stops else None
     claimed = Claimed(

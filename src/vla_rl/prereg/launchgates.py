@@ -109,24 +109,24 @@ def _state(loaded: Loaded, request: Request) -> list[Difference]:
 def _ladder(loaded: Loaded, request: Request) -> list[Difference]:
     registration, now = loaded.registration, loaded.state
     rung = registration.rung(request.rung)
-    before = rung_before(registration, rung)
+    before, launch = rung_before(registration, rung), f"vla-rl prereg launch {registration.id} --rung"
     found = []
     if before is not None and not request.exploratory:
         decision = now.rungs.get(before.id)
         if decision is None and before.proceed_if:
-            reads = [name for name in before.proceed_if if name not in now.reads]
-            what = f"the boundary of {before.id} is not judged: {', '.join(reads)} lack"
+            reads = [name for name in before.proceed_if if name not in now.reads] or before.proceed_if
+            what = f"the boundary of {before.id} is not judged: it needs {', '.join(reads)}"
             found.append(Difference(what, f"ladder[{before.id}]", f"vla-rl prereg read {registration.id} {reads[0]}"))
         elif decision not in (None, PROCEED):  # for good: no amendment takes it back
             what = f"the boundary of {before.id} says {decision}"
             found.append(Difference(what, f"ladder[{before.id}]", f"vla-rl prereg close {registration.id}"))
         elif now.completed(before.id, request.arm) is None:
-            found.append(
-                Difference(f"{before.id} has not been run", f"ladder[{before.id}]", f"launch --rung {before.id}")
-            )
-    if rung.starts_from != "base" and published_name(rung.starts_from, request.arm) not in now.published:
+            what = f"{before.id} has not been run"
+            found.append(Difference(what, f"ladder[{before.id}]", f"{launch} {before.id}"))
+    known = published_name(rung.starts_from, request.arm) in now.published
+    if rung.starts_from != "base" and not known and now.completed(rung.starts_from, request.arm) is None:
         what = f"the checkpoint of {rung.starts_from} that {rung.id} starts from is not there"
-        found.append(Difference(what, f"ladder[{rung.id}].starts_from", f"launch --rung {rung.starts_from} first"))
+        found.append(Difference(what, f"ladder[{rung.id}].starts_from", f"{launch} {rung.starts_from}"))
     return found
 
 

@@ -123,7 +123,8 @@ class State:
         looks: by measurement, how often its outcomes were opened.
         opened: names of the evidence that was opened.
         gates: by id, the data of the last judgement.
-        overridden: gates whose BAND was overridden.
+        overridden: gates whose BAND was overridden since the last amendment: the next launch may rest on it.
+        once_overridden: gates whose BAND was ever overridden: what was launched then was launched rightly.
         rungs: by id, the decision at its boundary.
         published: by rung, data of the event.
         checked: items of the checklist that are done, with their evidence.
@@ -143,6 +144,7 @@ class State:
     opened: tuple[str, ...] = ()
     gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     overridden: tuple[str, ...] = ()
+    once_overridden: tuple[str, ...] = ()
     rungs: Mapping[str, str] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     checked: Mapping[str, Any] = field(default_factory=dict)
@@ -208,8 +210,9 @@ def advance(state: State, entry: Entry) -> State:
             f"{EVENTS.get(entry.event, entry.event)}: this cannot be in the state {state.name}",
             remedy=f"possible now: {', '.join(TRANSITIONS[state.name]) or 'nothing'}",
         )
-    state = replace(state, name=TRANSITIONS[state.name][entry.event] or state.name)
-    state = _record(state, entry)
+    words = entry.event == "amended" and entry.data["kind"] == "clerical"  # a corrected word leads nowhere
+    name = None if words else TRANSITIONS[state.name][entry.event]
+    state = _record(replace(state, name=name or state.name), entry)
     if entry.event == "read" and state.name in (ACTIVE, HALTED) and _complete(state):
         state = replace(state, name=COMPLETE)
     return state
@@ -230,14 +233,12 @@ def _record(state: State, entry: Entry) -> State:
         case "registered":
             return replace(state, primaries=tuple(data["primaries"]), since=entry.utc)
         case "amended":
-            since = state.since if data["kind"] == "clerical" else entry.utc
             hit = data["outdated"]
             attempts = tuple(replace(a, outdated=a.outdated or f"{a.rung}/{a.arm}" in hit) for a in state.attempts)
             kept = {name: each for name, each in state.published.items() if each["run"] not in hit}
             state = replace(state, attempts=attempts, published=kept)
-            return replace(
-                state, amendments=data["number"], primaries=tuple(data["primaries"]), since=since, overridden=()
-            )
+            state = replace(state, amendments=data["number"], primaries=tuple(data["primaries"]))
+            return state if data["kind"] == "clerical" else replace(state, since=entry.utc, overridden=())
         case "objected":
             return replace(state, objections={**state.objections, entry.seq: data})
         case "answered":
@@ -248,7 +249,8 @@ def _record(state: State, entry: Entry) -> State:
             _once(data.get("gate") in state.gates, f"the gate {data.get('gate')} is judged already")
             return replace(state, gates={**state.gates, data["gate"]: data}) if data.get("gate") else state
         case "overridden":
-            return replace(state, overridden=(*state.overridden, data["gate"]))
+            gates = *state.overridden, data["gate"]
+            return replace(state, overridden=gates, once_overridden=(*state.once_overridden, data["gate"]))
         case "launched":
             _once(data["attempt"] != len(state.attempts) + 1, f"attempt {data['attempt']} is not the next one")
             attempt = Attempt(data["attempt"], entry.utc, data)

@@ -71,9 +71,11 @@ def status(told: Mapping[str, Any]) -> list[RenderableType]:
     head.add_row("digest", f"{told['digest'][:12]} with {told['amendments']} amendments")
     for unit, limit in told["budget"]["limit"].items():
         spent, left = told["budget"]["spent"][unit], told["budget"]["left"][unit]
-        head.add_row("budget", f"{spent:.4g} of {limit:.4g} {unit} spent, {left:.4g} left")
+        reserved = told["budget"]["reserved"][unit]
+        held = f"{reserved:.4g} reserved for what is running, " if reserved else ""
+        head.add_row("budget", f"{spent:.4g} of {limit:.4g} {unit} spent, {held}{left:.4g} left")
     for rung, afford in told["budget"]["another_launch"].items():
-        head.add_row("", f"another launch of {rung}: {afford}")
+        head.add_row("", f"a launch of {rung}: {afford}")
     for name, used in told["allowances"].items():
         head.add_row("allowance", f"{name}: used {used['used']} of {used['of']} times")
     for name, value in told["deferred"].items():

@@ -78,7 +78,7 @@ def _gates(loaded: Loaded) -> Iterator[str]:
     for gate in registration.gates:
         judged = now.gates.get(gate.id)
         decision = judged["decision"] if judged else "not judged"
-        over = ", overridden" if gate.id in now.overridden else ""
+        over = ", overridden" if gate.id in now.once_overridden else ""
         yield f"- gate {gate.id} before {gate.before}: {decision}{over}; {_outcome(judged)}"
     for rung, decision in now.rungs.items():
         yield f"- boundary of {rung}: {decision}"

@@ -7,8 +7,10 @@ cost, what stopped it, and the digests of its files; and the checkpoint of a run
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from vla_rl.prereg.pins import Place, file_hashes
 from vla_rl.prereg.process import Process
 from vla_rl.prereg.registered import config_of
 from vla_rl.prereg.runfiles import arrived, digests
-from vla_rl.prereg.state import Attempt
+from vla_rl.prereg.state import Attempt, allowed
 from vla_rl.report.progress import ProgressView
 
 
@@ -34,20 +36,21 @@ def run_attempt(folder: Folder, request: Request, options: Options, view: Progre
     """Run it; returns 0, or raises what ended it."""
     from vla_rl.cli.prereg.launching import refused
 
+    _publish_start(folder, request, view)
     with folder.ledger.locked():  # the gates once more, now that nobody else can write
         loaded = folder.load()
         if found := refusals(folder, loaded, request, Place.here()):
             raise refused(folder.id, request, found)
         number, run = _next(folder, loaded, request)
         reader = _reader(folder, loaded, request, run)
-        on_gpu = _on_gpu(reader.tree["run"]["device"])
+        on_gpu = runs_on_gpu(reader.tree["run"]["device"])
         folder.write("launched", _launched(folder, request, number, run, on_gpu), effective=loaded.effective)
     started = time.monotonic()
-    how, code, why = "failed", 1, "a crash"
-    watched = _watch(folder, loaded, request, run, reader, on_gpu)
+    how, code, why, watched = "failed", 1, "a crash", None
     try:
         from vla_rl.cli.train import train
 
+        watched = _watch(folder, loaded, request, run, reader, on_gpu)
         outcome, _ = train(reader, options, view, _registered(loaded, request, number))
         how, code, why = ("finished" if outcome.finished else "paused"), EXIT_OK, outcome.reason
         return EXIT_OK
@@ -69,7 +72,8 @@ def run_attempt(folder: Folder, request: Request, options: Options, view: Progre
     finally:
         wall_h = (time.monotonic() - started) / 3600
         _end(folder, number, run, how=how, code=code, why=why, wall_h=wall_h, on_gpu=on_gpu)
-        watch.close(watched, exit_code=code, how=f"{how}: {why}", where=watched_in(folder))
+        if watched is not None:
+            watch.close(watched, exit_code=code, how=f"{how}: {why}", where=watched_in(folder))
         if how == "finished":
             _publish(folder, request, run, view)
 
@@ -196,7 +200,7 @@ def _registered(loaded: Loaded, request: Request, number: int) -> dict[str, Any]
     }
 
 
-def _on_gpu(device: str) -> bool:
+def runs_on_gpu(device: str) -> bool:
     """Whether hours are GPU-hours: asked of the system, so that it is known before anything is loaded."""
     return device == "cuda" or (device == "auto" and Path("/dev/nvidia0").exists())
 
@@ -211,9 +215,9 @@ def _end_locked(
     on_gpu: bool,
 ) -> None:  # fmt: skip
     attempt = loaded.state.attempts[number - 1]
-    if how == "stopped" and not attempt.exploratory:
-        wires = _fired(run)
-        event = "budget" if wires and all(wire.startswith("budget.") for wire in wires) else "tripwire"
+    wires = _fired(run)
+    event = "budget" if wires and all(wire.startswith("budget.") for wire in wires) else "tripwire"
+    if how == "stopped" and not attempt.exploratory and allowed(loaded.state.name, event):  # a complete one stays so
         folder.write(event, {"attempt": number, "wires": wires, "why": why}, effective=loaded.effective)
     data = {
         "attempt": number, "how": how, "exit_code": code, "why": why, "wall_h": round(wall_h, 6),
@@ -231,6 +235,15 @@ def _fired(run: Path) -> list[str]:
     return [wire["wire"] for wire in beat.get("tripwires", []) if wire["mode"] == "armed"]
 
 
+def _publish_start(folder: Folder, request: Request, view: ProgressView) -> None:
+    """The checkpoint that a rung starts from, if the run that made it was killed before it was published."""
+    loaded = folder.load()
+    start = loaded.registration.rung(request.rung).starts_from
+    done = loaded.state.completed(start, request.arm)
+    if done is not None and published_name(start, request.arm) not in loaded.state.published:
+        _publish(folder, replace(request, rung=start, exploratory=False), root_of(folder) / done.data["run"], view)
+
+
 def _publish(folder: Folder, request: Request, run: Path, view: ProgressView) -> None:
     """Copy the checkpoint with a receipt if another rung starts from it; otherwise it stays where it is."""
     registration: Registration = folder.load().registration
@@ -246,6 +259,8 @@ def publish(folder: Folder, rung: str, arm: str, run: Path) -> Path:
 
     name = published_name(rung, arm)
     directory = root_of(folder) / "outputs" / "prereg" / folder.id / "published" / name / run.name
+    if directory.exists() and name not in folder.load().state.published:
+        shutil.rmtree(directory)  # of a process that was killed before the ledger knew; the run still has its policy
     directory.parent.mkdir(parents=True, exist_ok=True)
     receipt = export_run(run, directory)
     data = {

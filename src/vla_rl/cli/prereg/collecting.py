@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.options import Options
-from vla_rl.cli.prereg.attempts import publish
+from vla_rl.cli.prereg.attempts import publish, runs_on_gpu
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import IntegrityError, LaunchRefused, UsageError
@@ -172,8 +172,7 @@ def _play(
         head=measurement.head or registration.claim.head, temperature=measurement.temperature,
         episodes=tuple(_outcomes(record["episodes"])),
     )  # fmt: skip
-    on_gpu = config["run"]["device"] == "cuda" or Path("/dev/nvidia0").exists()
-    return Collected(evidence, hours, hours if on_gpu else 0.0)
+    return Collected(evidence, hours, hours if runs_on_gpu(config["run"]["device"]) else 0.0)
 
 
 def _unused(parent: Path, name: str) -> Path:

@@ -27,6 +27,7 @@ def parser(action: str, description: str, examples: Sequence[str], *, id: str | 
         description=description,
         epilog="examples:\n" + "\n".join(f"  vla-rl prereg {example}" for example in examples),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # a detached launch repeats its arguments, and a ledger has no use for half a word
     )
     if id:
         made.add_argument("id", metavar=id, help="name of the folder under experiments/")

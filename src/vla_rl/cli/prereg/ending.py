@@ -17,6 +17,7 @@ from vla_rl.prereg.document import REPORT
 from vla_rl.prereg.folder import Folder, not_now
 from vla_rl.prereg.judging import verdict_record, verdict_stands
 from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.state import Attempt
 from vla_rl.report.registration import registration_report
 
 
@@ -33,8 +34,7 @@ def verdict(argv: Sequence[str]) -> int:
     with target.ledger.locked():
         bury(target)
         loaded = target.load()
-        if loaded.state.running:
-            raise LaunchRefused("an attempt is running", where=f"attempt {loaded.state.running[0].number}")
+        _none_running([a for a in loaded.state.running if not a.exploratory])
         record = dict(loaded.state.verdict or {})
         if not verdict_stands(loaded.effective, loaded.state):
             record = verdict_record(loaded.effective, loaded.state)
@@ -52,6 +52,15 @@ def verdict(argv: Sequence[str]) -> int:
             print(f"  also: {reason}")
         print(f"next:\n  vla-rl prereg close {args.id} && git add {target.path} && git commit -m 'Close {args.id}'")
     return EXIT_OK
+
+
+def _none_running(attempts: Sequence[Attempt]) -> None:
+    for attempt in attempts:
+        process = attempt.data["process"]
+        raise LaunchRefused(
+            "an attempt is running", where=f"attempt {attempt.number}, process {process['pid']} on {process['node']}",
+            remedy="wait for it, or stop it first",
+        )  # fmt: skip
 
 
 def report(argv: Sequence[str]) -> int:
@@ -105,8 +114,7 @@ def close(argv: Sequence[str]) -> int:
             raise LaunchRefused(
                 "no verdict is on record for what was read", where="verdict", remedy=f"vla-rl prereg verdict {args.id}"
             )
-        if loaded.state.running:
-            raise LaunchRefused("an attempt is running", where=f"attempt {loaded.state.running[0].number}")
+        _none_running(loaded.state.running)
         data = {
             "verdict": loaded.state.verdict["verdict"],
             "banked": args.banked,
@@ -162,8 +170,7 @@ def _aside(args: Any, event: str, data: Mapping[str, Any]) -> int:
         loaded = target.load()
         if not state.allowed(loaded.state.name, event):
             raise not_now(loaded.state, event, args.id)
-        if loaded.state.running and event != "erratum":
-            raise LaunchRefused("an attempt is running", where=f"attempt {loaded.state.running[0].number}")
+        _none_running(loaded.state.running if event != "erratum" else ())
         target.write(event, data, effective=loaded.effective)
         after = target.load().state.name
     _ended(args, target, {"state": after, **data})

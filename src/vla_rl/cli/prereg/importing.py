@@ -10,6 +10,7 @@ from vla_rl.cli.options import print_json
 from vla_rl.cli.prereg.common import folder, parser
 from vla_rl.errors import EXIT_OK, IntegrityError, UsageError
 from vla_rl.prereg import anchor
+from vla_rl.prereg.document import REPORT
 from vla_rl.prereg.folder import EVIDENCE, Folder, create
 from vla_rl.prereg.ledger import LEDGER, parse
 
@@ -44,12 +45,14 @@ def import_(argv: Sequence[str]) -> int:
         temporary = target.path / f".{LEDGER}.{os.getpid()}.tmp"
         temporary.write_bytes(theirs)
         os.replace(temporary, target.ledger.path)
+        if (report := there.path / REPORT).is_file():
+            temporary.write_bytes(report.read_bytes())
+            os.replace(temporary, target.path / REPORT)
         after = target.load()
         for entry in new:
             upto = b"".join(line + b"\n" for line in theirs.split(b"\n")[: entry.seq + 1])
             anchor.record(target.git(), target.id, upto, entry)
         told = {"id": target.id, "events": len(new), "files": sorted(files), "state": after.state.name}
-        target.write("imported", {"events": len(new), "hash": entries[-1].hash}, effective=after.effective)
     if args.json:
         print_json(told)
     else:

@@ -17,7 +17,7 @@ from typing import Any
 from vla_rl.cli.options import Options, print_json
 from vla_rl.cli.prereg.attempts import bury, run_attempt
 from vla_rl.cli.prereg.common import assignments, folder, parser
-from vla_rl.errors import EXIT_OK, LaunchRefused, UsageError
+from vla_rl.errors import EXIT_OK, IntegrityError, LaunchRefused, StoppedRun, UsageError, VlaRlError
 from vla_rl.prereg import state
 from vla_rl.prereg.folder import Folder, Loaded
 from vla_rl.prereg.launchgates import Request, refusals
@@ -25,6 +25,7 @@ from vla_rl.prereg.pins import Difference, Place
 from vla_rl.report.progress import ProgressView
 
 PROOF_OF_LIFE_S = 5.0
+ENDS = (UsageError, StoppedRun, LaunchRefused, IntegrityError)  # by the exit code of a detached process
 EXAMPLES = (
     "launch E001-quickstart --check",
     "launch E001-quickstart",
@@ -42,10 +43,18 @@ def launch(argv: Sequence[str]) -> int:
         bury(target)
         loaded = target.load()
     request = _request(loaded, args, sets)
-    _refuse(target, loaded, request, record=not args.check)
+    found = refusals(target, loaded, request, Place.here())
+    if args.json and (found or args.check):
+        told = {"id": args.id, "rung": request.rung, "arm": request.arm}
+        print_json({**told, "refusals": [vars(each) for each in found]})
+    if found:
+        if not args.check:
+            _record(target, request, found)
+        raise refused(target.id, request, found)
     if args.check:
-        told = {"id": args.id, "rung": request.rung, "arm": request.arm, "refusals": []}
-        print_json(told) if args.json else print(f"nothing stands against {args.id} {request.rung} {request.arm}")
+        if not args.json:
+            arm = loaded.registration.arm(request.arm).label
+            print(f"nothing stands against launching {args.id} ({request.rung}, {arm})")
         return EXIT_OK
     if args.detach:
         return _detach(target, request, [each for each in argv if each != "--detach"], as_json=args.json)
@@ -82,19 +91,16 @@ def _request(loaded: Loaded, args: argparse.Namespace, sets: dict[str, Any]) -> 
     return Request(rung, arm, sets, args.resume, args.exploratory)
 
 
-def _refuse(target: Folder, loaded: Loaded, request: Request, *, record: bool) -> None:
-    """Raise if anything stands against the launch, after it was recorded: a refusal is data, too."""
-    found = refusals(target, loaded, request, Place.here())
-    if not found:
-        return
-    if record and state.allowed(loaded.state.name, "gate_refused"):
-        data = {
-            "gate": None, "rung": request.rung, "arm": request.arm,
-            "refusals": [{"what": each.what, "where": each.where} for each in found],
-        }  # fmt: skip
-        with target.ledger.locked():
-            target.write("gate_refused", data, effective=target.load().effective)
-    raise refused(target.id, request, found)
+def _record(target: Folder, request: Request, found: Sequence[Difference]) -> None:
+    """A refusal is data, too."""
+    data = {
+        "gate": None, "rung": request.rung, "arm": request.arm,
+        "refusals": [{"what": each.what, "where": each.where} for each in found],
+    }  # fmt: skip
+    with target.ledger.locked():
+        loaded = target.load()
+        if state.allowed(loaded.state.name, "gate_refused"):
+            target.write("gate_refused", data, effective=loaded.effective)
 
 
 def refused(id: str, request: Request, found: Sequence[Difference]) -> LaunchRefused:
@@ -124,7 +130,7 @@ def _detach(target: Folder, request: Request, argv: Sequence[str], *, as_json: b
         if child.returncode == EXIT_OK:
             print(tail)
             return EXIT_OK
-        error = LaunchRefused if child.returncode == LaunchRefused.exit_code else UsageError
+        error = next((kind for kind in ENDS if kind.exit_code == child.returncode), VlaRlError)
         raise error(f"the launch ended after less than {PROOF_OF_LIFE_S:g} seconds:\n{tail}", where=str(log))
     told = {"id": target.id, "pid": child.pid, "log": str(log), "rung": request.rung, "arm": request.arm}
     if as_json:

@@ -15,9 +15,12 @@ def next_step(loaded: Loaded) -> tuple[str, str]:
     if now.name in state.ENDS:
         return "", f"it is {now.name}"
     if now.name == state.REGISTERED:
-        return f"vla-rl prereg activate {id}", "it is frozen and not active yet"
-    if now.running:
-        return f"vla-rl prereg status {id}", f"attempt {now.running[0].number} has no end yet"
+        return _registered(loaded)
+    if alive := [attempt for attempt in now.running if attempt.alive]:
+        return "vla-rl status", f"attempt {alive[0].number} is running"
+    if gone := [attempt for attempt in now.running if not attempt.exploratory]:
+        command = f"{_command(loaded, gone[0].rung, gone[0].arm)} --resume"
+        return command, f"the process of attempt {gone[0].number} is gone; the next command records its end"
     if now.name == state.COMPLETE:
         return _ending(loaded, "every primary read is there")
     if now.name == state.HALTED:
@@ -26,11 +29,21 @@ def next_step(loaded: Loaded) -> tuple[str, str]:
     return _active(loaded)
 
 
+def _registered(loaded: Loaded) -> tuple[str, str]:
+    now, id = loaded.state, loaded.registration.id
+    for number, objection in now.objections.items():
+        return f"vla-rl prereg object {id} --answer {number} --text ...", f"{objection['by']} objects"
+    todo = [item.id for item in loaded.registration.activation.checklist if item.id not in now.checked]
+    done = "".join(f" --done {name}=..." for name in todo)
+    return f"vla-rl prereg activate {id}{done}", "it is frozen and not active yet"
+
+
 def _active(loaded: Loaded) -> tuple[str, str]:
     now, registration = loaded.state, loaded.registration
     id = registration.id
     for rung in registration.ladder:
-        for gate in (g for g in registration.gates if g.before == rung.id):
+        waiting = any(now.completed(rung.id, arm.id) is None for arm in registration.arms)
+        for gate in (g for g in registration.gates if g.before == rung.id and waiting):
             judged = now.gates.get(gate.id)
             if judged is None:
                 return f"vla-rl prereg read {id} {gate.id}", f"the gate before {rung.id} is not judged"
@@ -53,12 +66,7 @@ def _active(loaded: Loaded) -> tuple[str, str]:
 
 
 def _launch(loaded: Loaded, rung: str, arm: str, label: str) -> tuple[str, str]:
-    registration = loaded.registration
-    command = f"vla-rl prereg launch {registration.id}"
-    if len(registration.ladder) > 1:
-        command += f" --rung {rung}"
-    if len(registration.arms) > 1:
-        command += f" --arm '{label}'"
+    registration, command = loaded.registration, _command(loaded, rung, arm)
     earlier = loaded.state.of(rung, arm)
     if short := account(registration, loaded.state).shortfall(rung):
         return _ending(loaded, f"no launch is affordable: {short}")
@@ -66,6 +74,16 @@ def _launch(loaded: Loaded, rung: str, arm: str, label: str) -> tuple[str, str]:
         end = earlier[-1].end or {}
         return f"{command} --resume", f"attempt {earlier[-1].number} ended: {end.get('how')}"
     return command, f"{rung}, {label or arm} has not been run"
+
+
+def _command(loaded: Loaded, rung: str, arm: str) -> str:
+    registration = loaded.registration
+    command = f"vla-rl prereg launch {registration.id}"
+    if len(registration.ladder) > 1:
+        command += f" --rung {rung}"
+    if len(registration.arms) > 1:
+        command += f" --arm '{registration.arm(arm).label}'"
+    return command
 
 
 def _ending(loaded: Loaded, why: str) -> tuple[str, str]:

@@ -53,6 +53,8 @@ def read(argv: Sequence[str]) -> int:
         recorded = _judge(target, item)
     else:
         _check_recorded(target, loaded, args.name, recorded)
+        with target.ledger.locked():  # of a read that was killed before it judged the boundary
+            _judge_boundaries(target)
     _show(target, item, recorded, as_json=args.json)
     return EXIT_OK
 
@@ -173,7 +175,8 @@ def _judge_boundaries(target: Folder) -> None:
     """Rungs whose last boundary read this was."""
     loaded = target.load()
     for rung in loaded.registration.ladder:
-        if rung.proceed_if and rung.id not in loaded.state.rungs:
+        open_still = rung.id not in loaded.state.rungs and state.allowed(loaded.state.name, "rung")
+        if rung.proceed_if and open_still:
             decision, reads = boundary(loaded.registration, rung.id, loaded.state.reads)
             if decision is not None:
                 data = {"rung": rung.id, "decision": decision, "reads": reads}

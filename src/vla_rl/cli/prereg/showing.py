@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from vla_rl.prereg.registered import config_of
 from vla_rl.prereg.verifying import verify as find_problems
 from vla_rl.report import prereg as tables
 
+CHOSEN = ("run.name", "budget.gpu_h", "budget.wall_h")  # by a launch: the id, and what the pool has left
+
 
 def diff(argv: Sequence[str]) -> int:
     """Print configuration deltas."""
@@ -42,7 +44,7 @@ def diff(argv: Sequence[str]) -> int:
     args = made.parse_args(list(argv))
     parts = _between(args.a, args.b) if args.b else _amendments(args.a)
     if args.json:
-        print_json([{"title": title, "ops": [op.plain() for op in ops]} for title, ops in parts])
+        print_json({"deltas": [{"title": title, "ops": [op.plain() for op in ops]} for title, ops in parts]})
     elif args.md:
         print("\n\n".join(tables.markdown(ops, title) for title, ops in parts))
     else:
@@ -83,13 +85,13 @@ def _config(side: str, run: str) -> dict[str, Any]:
     """Of a run what it was started with; of a registration what that run's rung and arm should have."""
     if _is_run(side):
         tree = yaml.safe_load((Path(side) / "config.yaml").read_text())
-        return _without_place(tree)
+        return _without_place(tree, _manifest(side))
     versions, upto = _versions(side)
     registration = versions[upto].registration
     registered = _manifest(run)
     if registered.get("id") == registration.id:
-        return _without_place(config_of(registration, registered["rung"], registered["arm"]))
-    return _without_place(registration.config)
+        return _without_place(config_of(registration, registered["rung"], registered["arm"]), registered)
+    return _without_place(registration.config, registered)
 
 
 def _manifest(run: str) -> dict[str, Any]:
@@ -100,9 +102,10 @@ def _manifest(run: str) -> dict[str, Any]:
     return launches[-1].get("registered") or {}
 
 
-def _without_place(tree: dict[str, Any]) -> dict[str, Any]:
+def _without_place(tree: dict[str, Any], registered: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what `prereg launch` chooses for a run."""
     tree = json.loads(json.dumps(tree))
-    for path in freezing.PLACE:
+    for path in (*freezing.PLACE, *(CHOSEN if registered else ())):
         section, _, key = path.partition(".")
         tree.get(section, {}).pop(key, None)
     return tree
@@ -127,7 +130,7 @@ def status(argv: Sequence[str]) -> int:
     if args.id is None:
         rows = [_summary(folder(id).load()) for id in known(paths.experiments_dir())]
         if args.json:
-            print_json(rows)
+            print_json({"registrations": rows})
         elif rows:
             tables.show(tables.overview(rows))
         else:
@@ -176,12 +179,13 @@ def _status(loaded: Loaded) -> dict[str, Any]:
     gates = [
         {
             "gate": g.id, "before": g.before, "decision": now.gates[g.id]["decision"] if g.id in now.gates else None,
-            "outcome": now.gates[g.id]["outcome"] if g.id in now.gates else None, "overridden": g.id in now.overridden,
+            "outcome": now.gates[g.id]["outcome"] if g.id in now.gates else None,
+            "overridden": g.id in now.once_overridden,
         }
         for g in registration.gates
     ]  # fmt: skip
     budget = {
-        "limit": dict(pool.limit), "spent": dict(pool.spent), "left": pool.left,
+        "limit": dict(pool.limit), "spent": dict(pool.spent), "reserved": dict(pool.reserved), "left": pool.left,
         "another_launch": {rung.id: pool.shortfall(rung.id) or "affordable" for rung in registration.ladder},
     }  # fmt: skip
     return {

@@ -11,14 +11,14 @@ from vla_rl.cli.prereg.common import author, folder, parser
 from vla_rl.cli.prereg.template import draft_text
 from vla_rl.config.compose import compose
 from vla_rl.errors import EXIT_OK, ConfigError, UsageError
-from vla_rl.prereg import freezing, yamlfile
+from vla_rl.prereg import anchor, freezing, yamlfile
 from vla_rl.prereg.amendments import start
 from vla_rl.prereg.canonical import SCHEMA, file_digest, same
 from vla_rl.prereg.document import DRAFT_FILE, ComposedFrom, Draft, Meta, Registration, read_draft
 from vla_rl.prereg.folder import Folder, sections
 from vla_rl.prereg.git import Git, tree_id
 from vla_rl.prereg.imports import links
-from vla_rl.prereg.ledger import now
+from vla_rl.prereg.ledger import LEDGER, now
 from vla_rl.prereg.lint import findings
 from vla_rl.prereg.lint_run import Finding
 from vla_rl.prereg.pins import Place, take
@@ -59,11 +59,17 @@ def freeze(argv: Sequence[str]) -> int:
     made.add_argument("--check", action="store_true", help="say what is wrong with it and write nothing")
     args = made.parse_intermixed_args(list(argv))
     target = folder(args.id)
-    if target.frozen:
+    if target.frozen and target.ledger.read():
         raise UsageError(
             f"{args.id} is frozen already",
             where=str(target.registration),
             remedy=f"vla-rl prereg amend {args.id}, or another id",
+        )
+    if (git := target.git()) is not None and not target.ledger.read() and anchor.tip(git, args.id) is not None:
+        raise UsageError(
+            f"{args.id} was registered in this repository before, and its ledger is not here",
+            where=anchor.ref(args.id),
+            remedy=f"another id; git show {anchor.ref(args.id)}:{LEDGER} has what happened to it",
         )
     document, found = _prepare(target, args.overrides, argv)
     effective = start(document, DRAFT_FILE)
