@@ -97,6 +97,7 @@ def test_no_video_and_no_traces_run_nothing_again(tmp_path: Path) -> None:
     assert "replay" not in done.stderr and "0 filmed" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_policy_in_another_scene_needs_leave_and_its_result_says_so(tmp_path: Path) -> None:
     shutil.copytree(paths.bundled_base("tiny_start"), tmp_path / "policy")
     trained = {"protocol": "sim100b", "scene_hash": "0" * 64, "look": "another"}

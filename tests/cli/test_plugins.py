@@ -6,9 +6,12 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from vla_rl import paths
 
 
+@pytest.mark.slow
 def test_a_reward_in_the_working_directory_is_used(tmp_path, monkeypatch):
     (tmp_path / "my_rewards.py").write_text(
         textwrap.dedent("""

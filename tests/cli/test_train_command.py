@@ -365,6 +365,7 @@ def test_a_probed_plan_has_times_and_a_price(capsys):
     assert told["cost"]["run_price"] == pytest.approx(2 * times["run_s"] / 3600)
 
 
+@pytest.mark.slow
 def test_a_run_must_agree_with_the_record_of_another_serving_path_and_plays_it_once(tmp_path, capsys, monkeypatch):
     small = ["sim.max_ticks=30", "pool=serial", "run.device=cpu", "run.threads=1", "eval.slots=2"]
     record = tmp_path / "record"

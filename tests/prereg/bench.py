@@ -6,9 +6,11 @@ real one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from vla_rl import paths
@@ -49,13 +51,7 @@ reads:
   - id: clip
     role: secondary
     question: Was anything clipped?
-    rule:
-      kind: threshold
-      measurement: training
-      metric: clip_fraction
-      statistic: max
-      comparator: at_most
-      line: 0.2
+    rule: {kind: threshold, measurement: training, metric: clip_fraction, statistic: max, comparator: below, line: 0.2}
   - id: money
     role: record
     question: What did it cost?
@@ -139,3 +135,27 @@ class Bench:
 def prereg(*arguments: str) -> int:
     """Exit code of `vla-rl prereg ...`."""
     return main(["prereg", *arguments])
+
+
+def refused(capsys, code: int, *arguments: str, says: str | tuple[str, ...] = ()) -> str:
+    """Run a command that has to end with `code` and to say all of `says`; what it printed."""
+    capsys.readouterr()
+    found = prereg(*arguments)
+    told = "".join(capsys.readouterr())
+    assert found == code, (found, told)
+    for each in (says,) if isinstance(says, str) else says:
+        assert each in told, (each, told)
+    return told
+
+
+def rehash(bench: Bench, number: int, change: Callable[[dict], None]) -> None:
+    """Change a line of the ledger and make the chain hold again, as somebody would who knows how it is made."""
+    path, prev, lines = bench.folder() / "ledger.jsonl", "0" * 64, []
+    for i, line in enumerate(bench.ledger()):
+        if i == number:
+            change(line)
+        body = {**{key: value for key, value in line.items() if key != "hash"}, "prev": prev}
+        data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        prev = hashlib.sha256(data).hexdigest()
+        lines.append(data[:-1] + f',"hash":"{prev}"}}\n'.encode())
+    path.write_bytes(b"".join(lines))

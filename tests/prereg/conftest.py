@@ -1,5 +1,7 @@
 """Registrations are tried on a git repository of their own; what runs in them is the real trainer."""
 
+from contextlib import contextmanager
+
 import pytest
 from bench import Bench, prereg
 
@@ -24,15 +26,38 @@ def bench(tmp_path, use):
     return use(Bench.make(tmp_path / "repo"))
 
 
-@pytest.fixture(scope="session")
-def _template(tmp_path_factory):
-    """A registration that was run to its end and committed, nothing read yet: built once."""
-    made = Bench.make(tmp_path_factory.mktemp("prereg") / "repo")
+@pytest.fixture(scope="session", name="used")
+def _used():
+    """As `use`, for templates: a context."""
+    return used
+
+
+@contextmanager
+def used(made):
+    """As `use`, outside of a test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLA_RL_EXPERIMENTS", str(made.experiments))
         patch.setattr(Place, "here", classmethod(lambda cls: made.place()))
         patch.chdir(made.root)
-        made.frozen()
+        yield made
+
+
+@pytest.fixture(scope="session")
+def _active_template(tmp_path_factory):
+    with used(Bench.make(tmp_path_factory.mktemp("active") / "repo")) as made:
+        return made.frozen()
+
+
+@pytest.fixture
+def active(_active_template, tmp_path, use):
+    """A registration that is frozen, committed and active; nothing was run."""
+    return use(_active_template.copy(tmp_path / "repo"))
+
+
+@pytest.fixture(scope="session")
+def _template(_active_template, tmp_path_factory):
+    """A registration that was run to its end and committed, nothing read yet: built once."""
+    with used(_active_template.copy(tmp_path_factory.mktemp("prereg") / "repo")) as made:
         assert prereg("launch", "E1") == 0
     return made
 
@@ -45,11 +70,7 @@ def launched(_template, tmp_path, use):
 
 @pytest.fixture(scope="session")
 def _judged_template(_template, tmp_path_factory):
-    made = _template.copy(tmp_path_factory.mktemp("judged") / "repo")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLA_RL_EXPERIMENTS", str(made.experiments))
-        patch.setattr(Place, "here", classmethod(lambda cls: made.place()))
-        patch.chdir(made.root)
+    with used(_template.copy(tmp_path_factory.mktemp("judged") / "repo")) as made:
         (made.root / "outputs" / "spend.json").write_text('{"values": {"hours": 0.5}}')
         for read in (["progress"], ["clip"], ["money", "--from", "outputs/spend.json"]):
             assert prereg("read", "E1", *read) == 0

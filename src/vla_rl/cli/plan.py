@@ -74,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
 def _registered(options: Options) -> ConfigReader:
     """The configuration that a registration launches with, of its first rung or the one that is named."""
     from vla_rl.cli.prereg.common import folder
-    from vla_rl.prereg.lint import config_of
+    from vla_rl.prereg.registered import config_of
 
     if options.overrides:
         raise UsageError("a registration has its configuration", where="--prereg", remedy="leave the overrides away")

@@ -80,7 +80,7 @@ def train(
     if options.json:
         print_json(summary)
     else:
-        show_closing(view, summary)
+        show_closing(view, summary, registered["id"] if registered else None)
     return outcome, directory
 
 

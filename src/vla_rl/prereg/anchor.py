@@ -9,11 +9,12 @@ signatures and `verify --head` are for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from vla_rl.errors import IntegrityError, UsageError
 from vla_rl.prereg.git import Git
-from vla_rl.prereg.ledger import LEDGER, Entry
+from vla_rl.prereg.ledger import LEDGER, Entry, differing
 
 _WHO = {
     "GIT_AUTHOR_NAME": "vla_rl", "GIT_AUTHOR_EMAIL": "vla_rl@localhost", "GIT_COMMITTER_NAME": "vla_rl",
@@ -47,28 +48,37 @@ def record(git: Git | None, registration: str, data: bytes, entry: Entry) -> Non
     git.run("update-ref", ref(registration), commit, *([parent] if parent else []))
 
 
-def remembered(git: Git | None, registration: str = "") -> dict[str, bytes]:
-    """The last known ledger of every registration that has a ref, or of one."""
+def remembered(git: Git | None, registration: str = "") -> dict[str, bytes | None]:
+    """The last known ledger of every registration that has a ref, or of one; None where the ref names no ledger."""
     if git is None:
         return {}
     refs = git.text("for-each-ref", "--format=%(refname)", ref(registration)).splitlines()
     specs = {name.removeprefix(ref("")): f"{name}:{LEDGER}" for name in refs}
     contents = git.contents(specs.values())
-    return {registration: contents[spec] for registration, spec in specs.items() if spec in contents}
+    return {registration: contents.get(spec) for registration, spec in specs.items()}
 
 
-def check(registration: str, path: Path, data: bytes, remembered: bytes | None) -> None:
-    """Refuse a ledger that does not go on from what the ref remembers.
+def check(registration: str, path: Path, data: bytes, known: Mapping[str, bytes | None]) -> None:
+    """Refuse a ledger that does not go on from what its ref remembers.
+
+    Args:
+        known: see `remembered`.
 
     Raises:
         IntegrityError: lines that were written are missing or changed.
     """
-    if remembered is not None and not data.startswith(remembered):
-        lines = remembered.count(b"\n")
-        pairs = enumerate(zip(remembered.split(b"\n"), data.split(b"\n"), strict=False))
-        at = next((i for i, (known_line, line) in pairs if known_line != line), 0)
+    if registration not in known:
+        return
+    before = known[registration]
+    if before is None:
         raise IntegrityError(
-            f"{lines} lines were written, and line {at + 1} is missing or not what it was",
-            where=f"{path}, line {at + 1}: {ref(registration)}",
+            "the second memory of the ledger holds none", where=f"{path}: {ref(registration)}",
+            remedy=f"git reflog {ref(registration)}, or fetch it from where it was pushed to",
+        )  # fmt: skip
+    if not data.startswith(before):
+        place = differing(before, data)
+        raise IntegrityError(
+            f"{before.count(b'\n')} lines were written, and one is missing or not what it was: {place}",
+            where=f"{path}, {place}: {ref(registration)}",
             remedy=f"git show {ref(registration)}:{LEDGER} has them: put them back",
         )

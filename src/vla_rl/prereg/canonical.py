@@ -25,9 +25,12 @@ def canonical(value: Any) -> bytes:
     Raises:
         ConfigError: something that is no plain data, or a number that is not finite.
     """
-    return json.dumps(
-        _checked(value, ""), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode()
+    plain = _checked(value, "")
+    try:
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return text.encode()
+    except ValueError as error:  # half a character, a number of thousands of digits
+        raise ConfigError(f"this is no plain data: {error}") from None
 
 
 def same(a: Any, b: Any) -> bool:

@@ -74,7 +74,12 @@ class Op:
         """
         wanted = {"set": {"from", "to"}, "add": {"to"}, "remove": {"from"}}
         kind = stored.get("op") if isinstance(stored, Mapping) else None
-        if kind not in wanted or set(stored) != {"op", "path"} | wanted[kind] or not isinstance(stored["path"], str):
+        if (
+            not isinstance(kind, str)
+            or kind not in wanted
+            or set(stored) != {"op", "path"} | wanted[kind]
+            or not isinstance(stored["path"], str)
+        ):
             raise ConfigError(f"{stored!r} is no operation", remedy="set needs path, from, to; add to; remove from")
         return cls(kind, read_path(stored["path"]), stored.get("from"), stored.get("to"))
 
@@ -94,7 +99,10 @@ def read_path(text: str) -> Path:
         if match[1] is not None:
             steps.append(Key(match[1]))
         elif match[2] is not None:
-            steps.append(Key(json.loads(match[2])))
+            try:
+                steps.append(Key(json.loads(match[2])))
+            except ValueError:
+                raise UsageError(f"{text!r} is no path", where="path", remedy="write names in quotes as JSON") from None
         else:
             steps.append(Record(match[3]))
         at = match.end()

@@ -406,8 +406,9 @@ def read_registration(value: Any, where: str) -> Registration:
     Raises:
         ConfigError: a key or value that a registration cannot have, or another version of this format.
     """
-    version = value.get("meta", {}).get("schema") if isinstance(value, Mapping) else None
-    if version != SCHEMA:
+    meta = value.get("meta") if isinstance(value, Mapping) else None
+    version = meta.get("schema") if isinstance(meta, Mapping) else None
+    if type(version) is not int or version != SCHEMA:
         raise ConfigError(
             f"this registration has format {version!r}, this version reads {SCHEMA}",
             where=f"{where}: meta.schema",

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.errors import ConfigError, IntegrityError, UsageError
-from vla_rl.prereg import anchor, state, yamlfile
+from vla_rl.prereg import anchor, events, state, yamlfile
 from vla_rl.prereg.amendments import Effective, extend, read_amendment, start
 from vla_rl.prereg.canonical import SHORT, digest, file_digest
 from vla_rl.prereg.document import REGISTRATION, Registration
 from vla_rl.prereg.git import Git
-from vla_rl.prereg.ledger import Entry, Ledger
+from vla_rl.prereg.ledger import LEDGER, Entry, Ledger
 from vla_rl.prereg.state import State
 
 AMENDMENTS, EVIDENCE = "amendments", "evidence"
@@ -76,7 +76,8 @@ class Folder:
 
     @property
     def frozen(self) -> bool:
-        return self.registration.exists()
+        """Whether anything was frozen here, also if the file has gone since."""
+        return self.registration.exists() or self.ledger.path.exists()
 
     def git(self) -> Git | None:
         return Git.around(self.path)
@@ -102,12 +103,13 @@ class Folder:
                 if self.path.is_dir()
                 else f"vla-rl prereg new {self.id}; known: {', '.join(known(self.path.parent)) or 'none'}",
             )
-        data = self.ledger.path.read_bytes() if self.ledger.path.exists() else b""
-        anchor.check(self.id, self.ledger.path, data, anchor.remembered(self.git(), self.id).get(self.id))
+        anchor.check(self.id, self.ledger.path, self.ledger.stored(), anchor.remembered(self.git(), self.id))
         return self.load_as_written()
 
     def load_as_written(self) -> Loaded:
         """As `load`, but for the second memory of the ledger in git."""
+        if self.path.is_symlink():
+            raise IntegrityError("the folder is a link", where=str(self.path), remedy="put the folder itself there")
         entries = tuple(self.ledger.read())
         if not entries or entries[0].event != "registered":
             raise IntegrityError(
@@ -115,9 +117,11 @@ class Folder:
                 where=f"{self.ledger.path}, line 1: event",
                 remedy="restore it from git",
             )
+        events.check_all(entries, str(self.ledger.path))
+        now = state.fold(entries, str(self.ledger.path))
         versions = self._versions(entries)
         self._check_digests(entries, versions)
-        return Loaded(tuple(versions), entries, state.fold(entries, str(self.ledger.path)))
+        return Loaded(tuple(versions), entries, now)
 
     def _versions(self, entries: Sequence[Entry]) -> list[Effective]:
         versions = [self._start(entries[0])]
@@ -166,7 +170,10 @@ class Folder:
                 f"the file cannot be read: {error.strerror}", where=str(path), remedy="restore it from git"
             ) from None
         if file_digest(data) == recorded["sha256"]:
-            return yamlfile.load(data, str(path))
+            try:
+                return yamlfile.load(data, str(path))
+            except ConfigError as error:
+                raise IntegrityError(error.what, where=error.where, remedy="restore it from git") from None
         raise IntegrityError(
             "the file is not what was frozen",
             where=f"{path}: {changed_fields(data, recorded['sections'], str(path))}",
@@ -195,6 +202,7 @@ class Folder:
         before = state.fold(entries, str(self.ledger.path))
         if not state.allowed(before.name, event):
             raise not_now(before, event, self.id)
+        events.check(event, data, str(self.ledger.path))
         recorded = {entry.data.get("sha256") for entry in entries}
         for path, content in (files or {}).items():
             if path.is_file() and file_digest(path.read_bytes()) not in recorded:
@@ -205,6 +213,11 @@ class Folder:
         return entry
 
 
+def root_of(folder: Folder) -> Path:
+    """What run directories on record are relative to: where `experiments/` lies."""
+    return folder.path.parent.parent
+
+
 def not_now(now: State, event: str, id: str) -> UsageError:
     """The error of an action that the state does not allow."""
     done = f"{state.EVENTS[event]}: that cannot be while {id} is {now.name}"
@@ -212,8 +225,8 @@ def not_now(now: State, event: str, id: str) -> UsageError:
 
 
 def known(experiments: Path) -> list[str]:
-    """Ids of all frozen registrations."""
-    return sorted(path.parent.name for path in experiments.glob(f"*/{REGISTRATION}"))
+    """Ids of all frozen registrations, also of those whose file has gone since."""
+    return sorted({path.parent.name for name in (REGISTRATION, LEDGER) for path in experiments.glob(f"*/{name}")})
 
 
 def create(path: Path, content: bytes) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,7 +43,7 @@ def document(draft: Draft, config: Mapping[str, Any], meta: Meta, pins: Pins) ->
     Raises:
         ConfigError: a value that nothing fills in, or one that a frozen file cannot hold.
     """
-    _check_frozen_values(config, "config")
+    _check_place(config)
     tree = json.loads(json.dumps(config, allow_nan=False))
     body = complete(draft, tree)
     sections = {**plain(body), "meta": plain(meta), "pins": plain(pins), "config": tree}
@@ -114,21 +114,24 @@ def effective_config(config: Mapping[str, Any], *changes: Mapping[str, Any]) -> 
     return tree
 
 
-def _check_frozen_values(value: Any, path: str) -> None:
-    """Refuse what means something else tomorrow: interpolations, missing values, a place."""
+def unfrozen(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """(path, text) of what means something else tomorrow: interpolations and missing values."""
     if isinstance(value, Mapping):
         for name, item in value.items():
-            _check_frozen_values(item, f"{path}.{name}")
+            yield from unfrozen(item, f"{path}.{name}")
     elif isinstance(value, list):
         for i, item in enumerate(value):
-            _check_frozen_values(item, f"{path}[{i}]")
+            yield from unfrozen(item, f"{path}[{i}]")
     elif isinstance(value, str) and ("${" in value or value == "???"):
-        raise ConfigError(
-            f"{value!r} is not a value", where=path, remedy="a frozen file holds no interpolation and nothing missing"
-        )
-    if path.removeprefix("config.") in PLACE and value is not None:
-        raise ConfigError(
-            "where a run lies and how long a launch may take are not registered",
-            where=path.removeprefix("config."),
-            remedy="leave it away; prereg launch chooses the directory",
-        )
+        yield path, value
+
+
+def _check_place(config: Mapping[str, Any]) -> None:
+    """Refuse a place."""
+    for path in PLACE:
+        if delta.lookup(config, delta.read_path(path)) is not None:
+            raise ConfigError(
+                "where a run lies and how long a launch may take are not registered",
+                where=path,
+                remedy="leave it away; prereg launch chooses the directory",
+            )

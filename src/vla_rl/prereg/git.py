@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from vla_rl.errors import UsageError
+
+_BYTECODE = re.compile(r"[^.]+\.[^.]+.*\.pyc(\.[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -132,16 +135,22 @@ def blob_id(data: bytes) -> str:
 def tree_id(directory: Path) -> str:
     """The id that git would give to a directory as it lies on the disk, ignored and untracked files included.
 
-    Left out: what Python writes by itself (`__pycache__`). An empty directory is none to git.
+    Left out: bytecode that Python writes by itself. An empty directory is none to git.
     """
     return _tree(directory)[0]
+
+
+def is_bytecode(path: Path) -> bool:
+    """Whether Python may have written this file by itself: in `__pycache__`, named after an interpreter, and so nothing
+    that could be imported by a name of its own. (`__pycache__/x.py` and `__pycache__/x.pyc` could.)"""
+    return path.parent.name == "__pycache__" and bool(_BYTECODE.fullmatch(path.name)) and not path.is_dir()
 
 
 def _tree(directory: Path) -> tuple[str, bool]:
     entries: list[tuple[bytes, bytes, bytes]] = []
     with os.scandir(directory) as found:
         for entry in found:
-            if entry.name == "__pycache__":
+            if is_bytecode(Path(entry.path)):
                 continue
             name = os.fsencode(entry.name)
             if entry.is_symlink():
@@ -159,8 +168,11 @@ def _tree(directory: Path) -> tuple[str, bool]:
 
 
 def _run(path: Path, *arguments: str, data: bytes | None = None, env: Mapping[str, str] | None = None) -> bytes:
-    command = ["git", "--no-optional-locks", "-C", str(path), *arguments]
+    # Neither refs/replace nor grafts may tell another history, and nobody's settings may change what is printed.
+    settings = [f for key in ("log.follow", "log.showSignature", "color.ui") for f in ("-c", f"{key}=false")]
+    command = ["git", "--no-optional-locks", "--no-replace-objects", *settings, "-C", str(path), *arguments]
     clean = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}  # of a hook that called us
+    clean["GIT_GRAFT_FILE"] = os.devnull
     try:
         done = subprocess.run(command, input=data, capture_output=True, check=True, env={**clean, **(env or {})})
     except FileNotFoundError:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from vla_rl.errors import UsageError
 from vla_rl.prereg import anchor
-from vla_rl.prereg.document import DRAFT_FILE
+from vla_rl.prereg.document import DRAFT_FILE, REGISTRATION
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.git import Change, Git, blob_id
-from vla_rl.prereg.ledger import LEDGER
+from vla_rl.prereg.ledger import LEDGER, differing
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class History:
     """What git knows of one or all registrations.
 
     Attributes:
+        top, below: the directory, and its path from the top of the checkout.
         changes: by path from the top of the checkout, newest first.
         head: blob of each file at HEAD.
         blobs: contents of every version of a ledger.
@@ -45,6 +46,8 @@ class History:
     """
 
     git: Git
+    top: Path
+    below: str
     changes: Mapping[str, Sequence[Change]]
     head: Mapping[str, str]
     blobs: Mapping[str, bytes]
@@ -60,10 +63,16 @@ class History:
         changes, head = git.history(below), git.blobs(below)
         ledgers = [change.blob for name, each in changes.items() if name.endswith(f"/{LEDGER}") for change in each]
         versions = git.contents(blob for blob in ledgers if set(blob) != {"0"})
-        return cls(git, changes, head, versions, anchor.remembered(git))
+        return cls(git, path, below, changes, head, versions, anchor.remembered(git))
 
     def name(self, path: Path) -> str:
-        return path.resolve().relative_to(self.git.root.resolve()).as_posix()
+        """From the top of the checkout; a link keeps its own name."""
+        return (PurePosixPath(self.below) / path.relative_to(self.top).as_posix()).as_posix()
+
+    def registered(self) -> set[str]:
+        """Ids of all registrations that were ever committed below a directory of experiments."""
+        names = {PurePosixPath(name).relative_to(self.below).parts for name in self.changes}
+        return {parts[0] for parts in names if len(parts) == 2 and parts[1] == REGISTRATION}
 
 
 def problems(folder: Folder, history: History | None) -> list[Problem]:
@@ -83,7 +92,7 @@ def uncommitted(folder: Folder, history: History | None) -> list[str]:
     return [
         str(path.relative_to(folder.path))
         for path in _frozen(folder)
-        if history.head.get(history.name(path)) != blob_id(path.read_bytes())
+        if history.head.get(history.name(path)) != blob_id(_stored(path) or b"")
     ]
 
 
@@ -117,31 +126,35 @@ def _written_once(path: Path, history: History) -> list[Problem]:
     changes = history.changes.get(history.name(path), [])
     if path.name == DRAFT_FILE:  # it was worked on before it was frozen
         changes = []
-    if len(changes) > 1 or any(change.status != "A" for change in changes):
+    # A file that came in by a merge was added in two commits, as the same bytes.
+    if len({change.blob for change in changes}) > 1 or any(change.status != "A" for change in changes):
         told = ", ".join(f"{change.status} in {change.commit[:12]}" for change in changes)
         return [Problem(str(path), f"a file that is written once has more than one commit: {told}")]
-    blob = history.head.get(history.name(path))
-    if blob is not None and blob != blob_id(path.read_bytes()):
+    blob, now = history.head.get(history.name(path)), _stored(path)
+    if now is None:
+        return [Problem(str(path), "the file is gone")]
+    if blob is not None and blob != blob_id(now):
         return [Problem(str(path), "the file is not what was committed", f"git checkout -- {path.name}")]
     if blob is None and changes:
         return [Problem(str(path), "the file was committed and is not in the last commit")]
     return []
 
 
+def _stored(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
 def _ledger(folder: Folder, history: History) -> list[Problem]:
     path = folder.ledger.path
-    if not path.exists():
+    now = _stored(path)
+    if now is None:
         return [Problem(str(path), "the ledger is gone")]
-    now = path.read_bytes()
     for change in history.changes.get(history.name(path), []):
         version = history.blobs.get(change.blob, b"")
         if not now.startswith(version):
-            line = _first_difference(version, now)
             what = f"a line that was committed in {change.commit[:12]} is missing or changed"
-            return [Problem(f"{path}, line {line}", what)]
+            return [Problem(f"{path}, {differing(version, now)}", what)]
     return []
-
-
-def _first_difference(older: bytes, newer: bytes) -> int:
-    old, new = older.split(b"\n"), newer.split(b"\n")
-    return next((i + 1 for i, line in enumerate(old) if i >= len(new) or new[i] != line), len(old))

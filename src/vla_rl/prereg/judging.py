@@ -18,8 +18,8 @@ from vla_rl.prereg.evidence import Evidence, parse
 from vla_rl.prereg.exclusions import exclude
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.ledger import Entry
-from vla_rl.prereg.lint import context
 from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.registered import context
 from vla_rl.prereg.state import HALTED, State
 from vla_rl.prereg.verdict import Claimed, Judged, Verdict, judge_claim
 

@@ -15,11 +15,14 @@ from vla_rl.errors import VlaRlError
 from vla_rl.prereg import delta, pins, state
 from vla_rl.prereg.budget import account
 from vla_rl.prereg.document import BASELINE, Registration
-from vla_rl.prereg.folder import Folder, Loaded
+from vla_rl.prereg.folder import Folder, Loaded, root_of
+from vla_rl.prereg.freezing import unfrozen
 from vla_rl.prereg.history import History, problems, signature, uncommitted
 from vla_rl.prereg.judging import BAND, PASS, PROCEED
-from vla_rl.prereg.lint import config_of, findings, rung_before
+from vla_rl.prereg.lint import findings
 from vla_rl.prereg.pins import Difference, Place
+from vla_rl.prereg.registered import config_of, rung_before
+from vla_rl.prereg.runfiles import changed, copied
 
 FREE = ("run.max_wall_s",)  # how long a launch may take is never registered
 
@@ -46,7 +49,7 @@ def refusals(folder: Folder, loaded: Loaded, request: Request, place: Place) -> 
     """Everything that stands against this launch."""
     registration = loaded.registration
     found = [*_history(folder, registration), *_state(loaded, request), *_ladder(loaded, request)]
-    found += _values(registration, request)
+    found += [*_files(folder, loaded, request), *_values(registration, request)]
     if not request.exploratory:
         found += [Difference(f.what, f.where, f.remedy) for f in findings(registration)]
         found += _gates(loaded, request)
@@ -114,7 +117,7 @@ def _ladder(loaded: Loaded, request: Request) -> list[Difference]:
             reads = [name for name in before.proceed_if if name not in now.reads] or before.proceed_if
             what = f"the boundary of {before.id} is not judged: it needs {', '.join(reads)}"
             found.append(Difference(what, f"ladder[{before.id}]", f"vla-rl prereg read {registration.id} {reads[0]}"))
-        elif before.proceed_if and decision != PROCEED:
+        elif decision not in (None, PROCEED):  # for good: no amendment takes it back
             what = f"the boundary of {before.id} says {decision}"
             found.append(Difference(what, f"ladder[{before.id}]", f"vla-rl prereg close {registration.id}"))
         elif now.completed(before.id, request.arm) is None:
@@ -124,6 +127,24 @@ def _ladder(loaded: Loaded, request: Request) -> list[Difference]:
     if rung.starts_from != "base" and not known and now.completed(rung.starts_from, request.arm) is None:
         what = f"the checkpoint of {rung.starts_from} that {rung.id} starts from is not there"
         found.append(Difference(what, f"ladder[{rung.id}].starts_from", f"{launch} {rung.starts_from}"))
+    return found
+
+
+def _files(folder: Folder, loaded: Loaded, request: Request) -> list[Difference]:
+    """What the run goes on from is what was left there."""
+    root, rung = root_of(folder), loaded.registration.rung(request.rung)
+    attempts, found = loaded.state.of(request.rung, request.arm), []
+    if request.resume and request.exploratory:
+        what = "an exploratory run begins anew: going on with the registered one would change it"
+        found.append(Difference(what, "--resume", "leave --resume or --exploratory away"))
+    elif request.resume and attempts and (end := attempts[-1].end) is not None:
+        run = root / attempts[-1].data["run"]
+        what = f"it is not what attempt {attempts[-1].number} left"
+        found += [Difference(what, f"{run / name}", "restore it, or leave --resume away") for name in changed(run, end)]
+    published = loaded.state.published.get(published_name(rung.starts_from, request.arm))
+    if published is not None and (name := copied(root, published)):
+        what = f"the checkpoint of {rung.starts_from} is not the one that was published"
+        found.append(Difference(what, str(root / published["directory"] / name), "restore it"))
     return found
 
 
@@ -140,6 +161,8 @@ def _values(registration: Registration, request: Request) -> list[Difference]:
         except VlaRlError as error:
             found.append(Difference(error.what, "--set", error.remedy or "name a key of config"))
             continue
+        if any(unfrozen(value, path)):
+            found.append(Difference(f"{value!r} is not a value", "--set", "write what it stands for"))
         if path not in (*registration.invariance, *FREE) and not request.exploratory:
             what = f"{path} may change what the run computes"
             remedy = "register it as a lever, amend it, or launch with --exploratory: such a run proves nothing"

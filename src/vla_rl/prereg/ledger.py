@@ -19,12 +19,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from vla_rl.errors import IntegrityError
+from vla_rl.errors import IntegrityError, UsageError, VlaRlError
 from vla_rl.prereg.canonical import canonical
+from vla_rl.prereg.delta import diff, write_path
 
 LEDGER = "ledger.jsonl"
 GENESIS = "0" * 64
 KEYS = ("seq", "utc", "event", "registration", "config", "data", "prev", "hash")
+_TYPES = {"seq": int, "data": dict}
 _TAIL = len(',"hash":""}') + 64
 
 
@@ -83,15 +85,37 @@ def parse(data: bytes, where: str) -> list[Entry]:
 def _entry(line: bytes, where: str, number: int) -> Entry:
     try:
         stored = json.loads(line)
-        if list(stored) != list(KEYS):
+        if not isinstance(stored, dict) or list(stored) != list(KEYS):
+            raise ValueError
+    except (ValueError, RecursionError):
+        raise _broken(where, number, "is no ledger entry", "its form") from None
+    for key, value in stored.items():
+        if type(value) is not _TYPES.get(key, str):
+            raise _broken(where, number, f"is no ledger entry: {key} is of another type", key)
+    body, ending = line[:-_TAIL] + b"}", b',"hash":"%s"}' % stored["hash"].encode(errors="replace")
+    if hashlib.sha256(body).hexdigest() != stored["hash"] or not line.endswith(ending):
+        raise _broken(where, number, f"(event {stored['event']}) was changed after it was written", "data or hash")
+    try:
+        if datetime.fromisoformat(stored["utc"]).tzinfo is None:
             raise ValueError
     except ValueError:
-        raise _broken(where, number, "is no ledger entry", "its form") from None
-    body = line[:-_TAIL] + b"}"
-    ends_with_it = line.endswith(f',"hash":"{stored["hash"]}"}}'.encode())
-    if hashlib.sha256(body).hexdigest() != stored["hash"] or not ends_with_it:
-        raise _broken(where, number, f"(event {stored['event']}) was changed after it was written", "data or hash")
+        raise _broken(where, number, f"was written at {stored['utc']!r}, which is no time", "utc") from None
     return Entry(**stored)
+
+
+def differing(older: bytes, newer: bytes) -> str:
+    """The first line of `older` that `newer` does not have in its place, and its first field: ``line 3: data.why``."""
+    old, new = older.split(b"\n"), newer.split(b"\n")
+    at = next((i for i, line in enumerate(old) if i >= len(new) or new[i] != line), len(old) - 1)
+    place = f"line {at + 1}"
+    try:
+        a, b = json.loads(old[at]), json.loads(new[at])
+        fields = [write_path(op.path) for op in diff({"line": a}, {"line": b})]
+    except (ValueError, IndexError, RecursionError, VlaRlError):
+        return place
+    fields = [field.removeprefix("line.") for field in fields if field != "line"]
+    telling = [field for field in fields if field not in ("prev", "hash")] or fields
+    return f"{place}: {telling[0]}" if telling else place
 
 
 def _broken(where: str, number: int, what: str, field_name: str) -> IntegrityError:
@@ -118,7 +142,21 @@ class Ledger:
         Raises:
             IntegrityError: the chain is broken.
         """
-        return parse(self.path.read_bytes(), str(self.path)) if self.path.exists() else []
+        return parse(self.stored(), str(self.path))
+
+    def stored(self) -> bytes:
+        """Its bytes; none if there is no file.
+
+        Raises:
+            IntegrityError: it cannot be read.
+        """
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            what = f"the ledger cannot be read: {error.strerror}"
+            raise IntegrityError(what, where=str(self.path), remedy="restore the file from git") from None
 
     def append(self, event: str, data: Mapping[str, Any], *, registration: str, config: str) -> Entry:
         """Add an entry; whoever calls this holds the lock if it decided on what it had read.
@@ -126,7 +164,7 @@ class Ledger:
         Raises:
             IntegrityError: the chain is broken.
         """
-        before = self.path.read_bytes() if self.path.exists() else b""
+        before = self.stored()
         entries = parse(before, str(self.path))
         canonical(data)  # plain and finite, or refused here
         entry = Entry(
@@ -145,7 +183,13 @@ class Ledger:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the registration: what is read inside stays true until the end of the block, for every process."""
-        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            remedy = "vla-rl prereg status lists those that are there"
+            raise UsageError(
+                f"there is no registration {self.folder.name}", where=str(self.folder), remedy=remedy
+            ) from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield

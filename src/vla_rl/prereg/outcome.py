@@ -5,7 +5,7 @@ In: the fields. Out: `Outcome`, its JSON and its line. Nothing is judged here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -68,12 +68,40 @@ class Outcome:
         Raises:
             IntegrityError: a field lacks or is not one of an outcome's, or an unknown status.
         """
-        known = set(cls.__dataclass_fields__)
-        if set(record) != known or record["status"] not in STATUSES:
-            odd = sorted(set(record) ^ known) or [f"status {record['status']}"]
-            raise IntegrityError(f"this is no outcome: {', '.join(odd)}", where="outcome")
+        if not isinstance(record, Mapping):
+            raise IntegrityError(f"{record!r} is no outcome", where="outcome")
+        if odd := sorted(set(record) ^ set(cls.__dataclass_fields__)):
+            raise IntegrityError(f"this is no outcome: {', '.join(odd)}", where=odd[0])
+        for key, value in record.items():
+            if not _FIELDS[key](value):
+                raise IntegrityError(f"this is no outcome: {key} is {value!r}", where=key)
         interval = record["interval"]
         return cls(**{**record, "interval": None if interval is None else (interval[0], interval[1])})
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or check(value)
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "status": lambda value: _text(value) and value in STATUSES,
+    "sentence": _text,
+    "label": _or_none(_text),
+    "n": _or_none(lambda value: type(value) is int),
+    **dict.fromkeys(("estimate", "level", "p", "effect", "power"), _or_none(_number)),
+    "interval": _or_none(
+        lambda value: isinstance(value, list | tuple) and len(value) == 2 and all(map(_number, value))
+    ),
+    "details": lambda value: isinstance(value, Mapping),
+}
 
 
 class Unjudged(Exception):

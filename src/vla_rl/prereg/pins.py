@@ -11,20 +11,18 @@ import hashlib
 import importlib.util
 import os
 import re
-import site
-import sys
-import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vla_rl import paths
-from vla_rl.errors import ConfigError
+from vla_rl.errors import ConfigError, UsageError
 from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.document import CodePins, EnvironmentPins, FilePins, Pins
-from vla_rl.prereg.git import Git, tree_id
+from vla_rl.prereg.git import Git, blob_id, is_bytecode, tree_id
 from vla_rl.prereg.identity import package_versions
+from vla_rl.prereg.imports import foreign_bytecode, links, misplaced, shadows, start_up_hooks
 
 LOCK = "constraints.txt"
 ROBOT = "so101_nexus"
@@ -34,12 +32,8 @@ VARIABLES = (
     "OMP_NUM_THREADS",
     "CUBLAS_WORKSPACE_CONFIG",
     "HYDRA_INSTANTIATE_ALLOWLIST_OVERRIDE",
+    "LD_PRELOAD",
     "PYTHONPATH",
-)
-# Start-up hooks that installers put there themselves.
-_USUAL_HOOKS = re.compile(
-    r"import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os\.environ\.get\(var, 'local'\) == 'local'; "
-    r"enabled and __import__\('_distutils_hack'\)\.add_shim\(\);|import _virtualenv"
 )
 _HEX40 = re.compile(r"[0-9a-f]{40}")
 
@@ -114,13 +108,12 @@ def differences(pins: Pins, config: Mapping[str, Any], place: Place) -> list[Dif
             found.append(
                 Difference(f"{directory.name} is not what was frozen{files}", f"pins.code.{name}: {directory}", clean)
             )
-    found += _plugin_differences(pins.code.plugins)
+    found += _plugin_differences(pins.code.plugins, config)
     lock = place.root / LOCK if place.root else None
     now = file_digest(lock.read_bytes()) if lock and lock.is_file() else None
     if pins.code.lock_sha256 not in (None, now):
         found.append(Difference(f"{LOCK} is not what was frozen", f"pins.code.lock_sha256: {lock}", clean))
-    for key, pinned in (("checkpoint", pins.checkpoint), ("codec", pins.codec)):
-        found += _file_differences(key, pinned)
+    found += _base_differences(pins, config)
     robot = _robot()
     if robot.files != pins.robot.files:
         what = f"the robot model is not what was frozen ({ROBOT} {robot.revision}, frozen with {pins.robot.revision})"
@@ -131,7 +124,7 @@ def differences(pins: Pins, config: Mapping[str, Any], place: Place) -> list[Dif
             what = f"{name} {versions.get(name)} is installed, frozen with {pins.packages.get(name)}"
             remedy = f"pip install {name}=={pins.packages.get(name)}, or amend --repin"
             found.append(Difference(what, f"pins.packages.{name}", remedy))
-    return found + _environment_differences(pins.environment)
+    return [*found, *_import_differences(place, config), *_environment_differences(pins.environment)]
 
 
 def changed_files(place: Place, directory: Path, pinned: str) -> str:
@@ -139,44 +132,40 @@ def changed_files(place: Place, directory: Path, pinned: str) -> str:
     git = Git.around(place.root) if place.root else None
     try:
         known = git.blobs(".", pinned) if git else {}
-    except Exception:
+    except UsageError:  # nobody has it
         return ""
-    from vla_rl.prereg.git import blob_id
-
     here = {
         path.relative_to(directory).as_posix(): blob_id(path.read_bytes())
         for path in sorted(directory.rglob("*"))
-        if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts
+        if path.is_file() and not path.is_symlink() and not is_bytecode(path)
     }
     changed = sorted(name for name in {*known, *here} if known.get(name) != here.get(name)) if known else []
     shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
     return f": {shown}" if shown else ""
 
 
-def start_up_hooks() -> dict[str, str]:
-    """Files that the interpreter runs before any program, by name, with their SHA-256: `.pth` files with code in them
-    that no installer is known to write, and `sitecustomize` or `usercustomize`."""
-    hooks: dict[str, str] = {}
-    for directory in _site_directories():
-        for file in sorted(directory.glob("*.pth")):
-            text = file.read_bytes()
-            lines = [line.strip() for line in text.decode(errors="replace").splitlines()]
-            code = [line for line in lines if line.startswith(("import ", "import\t"))]
-            if any(not _USUAL_HOOKS.fullmatch(line) for line in code):
-                hooks[file.name] = file_digest(text)
-    for name in ("sitecustomize", "usercustomize"):
-        module = sys.modules.get(name)
-        file = getattr(module, "__file__", None)
-        if file and Path(file).is_file():
-            hooks[f"{name}.py"] = file_digest(Path(file).read_bytes())
-    return hooks
-
-
-def _site_directories() -> list[Path]:
-    known = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
-    if site.ENABLE_USER_SITE:
-        known.add(site.getusersitepackages())
-    return [path for path in map(Path, sorted(filter(None, known))) if path.is_dir()]
+def _import_differences(place: Place, config: Mapping[str, Any]) -> list[Difference]:
+    """What would run instead of the sources that are hashed."""
+    plugins = [str(name) for name in config.get("plugins", [])]
+    own = {"package_tree": place.package, "conf_tree": place.conf}
+    own |= {f"plugins.{name}": directory for name in plugins if (directory := _package_directory(name))}
+    robot = _package_directory(ROBOT)
+    found = []
+    for key, directory in own.items():
+        for link in links(directory):
+            what = f"{link} is a link: what it leads to is not pinned"
+            found.append(Difference(what, f"pins.code.{key}", "put the file itself there"))
+    for key, directory in {**own, "robot": robot}.items():
+        for cached in foreign_bytecode(directory) if directory else ():
+            what = f"{cached} is not compiled from its source, and Python would run it instead"
+            found.append(Difference(what, f"pins.code.{key}", "remove it; Python writes it anew"))
+    for module, directory in shadows([place.package.name, paths.PACKAGE.name, *plugins]):
+        what = f"{directory} brings a {module} of its own, in place of the installed one"
+        found.append(Difference(what, f"pins.packages.{module}", "unset PYTHONPATH, or work in another directory"))
+    for module, origin, home in misplaced(name for name in EXACT if name != "vla-rl"):
+        what = f"{module} would be imported from {origin}, its distribution lies in {home}"
+        found.append(Difference(what, f"pins.packages.{module}", "remove the other copy"))
+    return found
 
 
 def _environment_differences(pinned: EnvironmentPins) -> list[Difference]:
@@ -190,6 +179,9 @@ def _environment_differences(pinned: EnvironmentPins) -> list[Difference]:
                     "remove it, or use an environment without it",
                 )
             )
+    if os.environ.get("LD_PRELOAD") != pinned.variables.get("LD_PRELOAD"):
+        what = f"LD_PRELOAD is {os.environ.get('LD_PRELOAD')!r}, frozen with {pinned.variables.get('LD_PRELOAD')!r}"
+        found.append(Difference(what, "pins.environment.variables.LD_PRELOAD", "set it as it was"))
     if os.environ.get("HYDRA_INSTANTIATE_ALLOWLIST_OVERRIDE"):
         found.append(
             Difference(
@@ -199,6 +191,12 @@ def _environment_differences(pinned: EnvironmentPins) -> list[Difference]:
             )
         )
     return found
+
+
+def _base_differences(pins: Pins, config: Mapping[str, Any]) -> list[Difference]:
+    policy = config.get("policy", {})
+    found = _file_differences("checkpoint", pins.checkpoint, policy.get("checkpoint"))
+    return found + _file_differences("codec", pins.codec, policy.get("fast_tokenizer"))
 
 
 def _checkpoint(policy: Mapping[str, Any], name_key: str, revision_key: str) -> FilePins | None:
@@ -214,16 +212,20 @@ def _checkpoint(policy: Mapping[str, Any], name_key: str, revision_key: str) -> 
                 remedy=f"name a directory, or give policy.{revision_key} as 40 hex digits",
             )
         return FilePins(name, revision, {})
-    return FilePins(name, revision, {file: hash_ for file, hash_ in _hashes(directory)})
+    return FilePins(name, revision, file_hashes(directory))
 
 
-def _file_differences(key: str, pinned: FilePins | None) -> list[Difference]:
+def _file_differences(key: str, pinned: FilePins | None, used: str | None) -> list[Difference]:
+    if used != (pinned.name if pinned else None):
+        what = f"the run uses {used}, and {pinned.name if pinned else 'none'} is pinned"
+        remedy = "another policy needs a registration of its own, or amend --repin"
+        return [Difference(what, f"pins.{key}.name", remedy)]
     directory = _checkpoint_directory(pinned.name) if pinned else None
     if pinned is None or not pinned.files:  # a hub id: the loader is given the commit
         return []
     if directory is None:
         return [Difference(f"{pinned.name} is not there", f"pins.{key}", "put the pinned files in its place")]
-    here = dict(_hashes(directory))
+    here = file_hashes(directory)
     changed = sorted(name for name in {*here, *pinned.files} if here.get(name) != pinned.files.get(name))
     if not changed:
         return []
@@ -241,9 +243,14 @@ def _checkpoint_directory(name: str) -> Path | None:
     return directory if directory.is_dir() else None
 
 
+def file_hashes(directory: Path) -> dict[str, str]:
+    """SHA-256 of every file below a directory, by relative name."""
+    return dict(_hashes(directory))
+
+
 def _hashes(directory: Path) -> Iterable[tuple[str, str]]:
     for path in sorted(directory.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
+        if path.is_file():
             with open(path, "rb") as file:
                 yield path.relative_to(directory).as_posix(), hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -267,8 +274,12 @@ def _plugin_tree(name: str) -> str:
     return tree_id(directory)
 
 
-def _plugin_differences(pinned: Mapping[str, str]) -> list[Difference]:
-    found = []
+def _plugin_differences(pinned: Mapping[str, str], config: Mapping[str, Any]) -> list[Difference]:
+    found = [
+        Difference(f"the plugin {name} is not pinned", f"pins.code.plugins.{name}", "amend with --repin")
+        for name in config.get("plugins", [])
+        if name not in pinned
+    ]
     for name, tree in pinned.items():
         directory = _package_directory(name)
         if directory is None or tree_id(directory) != tree:

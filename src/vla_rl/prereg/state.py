@@ -119,6 +119,7 @@ class State:
         attempts: in order.
         reads: by id, the data of the event that recorded them.
         looks: by measurement, how often its outcomes were opened.
+        opened: names of the evidence that was opened.
         gates: by id, the data of the last judgement.
         overridden: gates whose BAND was overridden since the last amendment: the next launch may rest on it.
         once_overridden: gates whose BAND was ever overridden: what was launched then was launched rightly.
@@ -138,6 +139,7 @@ class State:
     attempts: tuple[Attempt, ...] = ()
     reads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     looks: Mapping[str, int] = field(default_factory=dict)
+    opened: tuple[str, ...] = ()
     gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     overridden: tuple[str, ...] = ()
     once_overridden: tuple[str, ...] = ()
@@ -175,9 +177,9 @@ def fold(entries: Iterable[Entry], where: str = "ledger.jsonl") -> State:
     for entry in entries:
         try:
             state = advance(state, entry)
-        except (KeyError, TypeError, UsageError):
+        except UsageError as error:
             raise IntegrityError(
-                f"line {entry.seq + 1}: {entry.event!r} cannot follow in the state {state.name}",
+                f"line {entry.seq + 1}: {entry.event!r} cannot follow: {error.what}",
                 where=f"{where}, line {entry.seq + 1}: event",
                 remedy="restore the file from git",
             ) from None
@@ -208,6 +210,11 @@ def advance(state: State, entry: Entry) -> State:
     return state
 
 
+def _once(again: bool, what: str) -> None:
+    if again:
+        raise UsageError(what, remedy="what is recorded is recorded once")
+
+
 def _complete(state: State) -> bool:
     return bool(state.primaries) and all(read in state.reads for read in state.primaries)
 
@@ -227,24 +234,31 @@ def _record(state: State, entry: Entry) -> State:
         case "checked":
             return replace(state, checked={**state.checked, data["item"]: data["evidence"]})
         case "gate_passed" | "gate_refused":
+            _once(data.get("gate") in state.gates, f"the gate {data.get('gate')} is judged already")
             return replace(state, gates={**state.gates, data["gate"]: data}) if data.get("gate") else state
         case "overridden":
             gates = *state.overridden, data["gate"]
             return replace(state, overridden=gates, once_overridden=(*state.once_overridden, data["gate"]))
         case "launched":
+            _once(data["attempt"] != len(state.attempts) + 1, f"attempt {data['attempt']} is not the next one")
             attempt = Attempt(data["attempt"], entry.utc, data)
             return replace(state, attempts=(*state.attempts, attempt))
         case "attempt_ended":
+            _once(all(a.number != data["attempt"] for a in state.running), f"attempt {data['attempt']} is not running")
             ended = tuple(replace(a, end=data) if a.number == data["attempt"] else a for a in state.attempts)
             return replace(state, attempts=ended)
         case "tripwire" | "budget":
             return replace(state, stops=(*state.stops, {"event": entry.event, **data}))
         case "look":
+            _once(data["evidence"] in state.opened, f"{data['evidence']} was opened already")
             looks = {**state.looks, data["measurement"]: state.looks.get(data["measurement"], 0) + 1}
-            return replace(state, looks=looks, other_cost=(*state.other_cost, data))
+            opened = (*state.opened, data["evidence"])
+            return replace(state, looks=looks, opened=opened, other_cost=(*state.other_cost, data))
         case "read":
+            _once(data["read"] in state.reads, f"{data['read']} is read already")
             return replace(state, reads={**state.reads, data["read"]: data})
         case "rung":
+            _once(data["rung"] in state.rungs, f"the boundary of {data['rung']} is judged already")
             return replace(state, rungs={**state.rungs, data["rung"]: data["decision"]})
         case "published":
             return replace(state, published={**state.published, data["rung"]: data})

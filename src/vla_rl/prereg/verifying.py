@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vla_rl.errors import ConfigError, IntegrityError, UsageError
+from vla_rl.errors import VlaRlError
 from vla_rl.prereg import anchor
 from vla_rl.prereg.amendments import Effective
 from vla_rl.prereg.canonical import file_digest
@@ -23,6 +23,9 @@ from vla_rl.prereg.ledger import Entry
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.state import State, advance
 
+# What rules and rendering may meet in evidence and configurations that nobody ever wrote with a command of ours.
+UNDERIVABLE = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
+
 
 def verify(folder: Folder, history: History | None) -> list[Problem]:
     """Everything that does not match.
@@ -32,19 +35,18 @@ def verify(folder: Folder, history: History | None) -> list[Problem]:
     """
     found = problems(folder, history)
     try:
-        data = folder.ledger.path.read_bytes() if folder.ledger.path.exists() else b""
         loaded = folder.load_as_written()
-        anchor.check(folder.id, folder.ledger.path, data, history.remembered.get(folder.id) if history else None)
-    except (IntegrityError, UsageError, ConfigError) as error:
-        return [*found, Problem(error.where or str(folder.path), error.what, error.remedy or "restore it from git")]
-    if loaded.registration.anchor.signed and (unsigned := signature(folder, history)):
-        found.append(unsigned)
-    found += _files(folder, loaded)
-    try:
-        found += _derived(folder, loaded)
-        found += _report(folder, loaded)
-    except IntegrityError as error:
+        remembered = history.remembered if history else {}
+        anchor.check(folder.id, folder.ledger.path, folder.ledger.stored(), remembered)
+        if loaded.registration.anchor.signed and (unsigned := signature(folder, history)):
+            found.append(unsigned)
+        for each in (_files, _derived, _report):
+            found += each(folder, loaded)
+    except VlaRlError as error:
         found.append(Problem(error.where or str(folder.path), error.what, error.remedy or "restore it from git"))
+    except UNDERIVABLE as error:
+        what = f"what is recorded cannot be derived again: {type(error).__name__}: {error}"
+        found.append(Problem(str(getattr(error, "filename", None) or folder.path), what))
     return found
 
 
@@ -60,8 +62,10 @@ def _files(folder: Folder, loaded: Loaded) -> Iterator[Problem]:
         if pinned != file_digest(draft.read_bytes()):
             yield Problem(f"{draft}: pins.draft_sha256", "it is not the draft that this was frozen from")
     for path in sorted(folder.path.rglob("*")):
-        if path.is_symlink() or (path.is_file() and path not in expected):
-            remedy = "remove it: what the ledger does not know of was never evidence"
+        remedy = "remove it: what the ledger does not know of was never evidence"
+        if path.is_symlink():
+            yield Problem(str(path), "this is a link", "put the file itself there")
+        elif not path.is_dir() and path not in expected:
             yield Problem(str(path), "the ledger does not know of this file", remedy)
 
 
@@ -78,7 +82,7 @@ def _derived(folder: Folder, loaded: Loaded) -> Iterator[Problem]:
         data = entry.data
         if entry.event == "look":
             key = data["measurement"], data["arm"]
-            if key not in evidence:
+            if key not in evidence or evidence[key].name != data["evidence"]:
                 yield Problem(f"{where}: data.measurement", "its evidence is of another measurement")
             else:
                 opened[key] = evidence[key]

@@ -89,6 +89,8 @@ def load(data: bytes, where: str) -> Any:
             loader.dispose()
     except UnicodeDecodeError as error:
         raise ConfigError(f"byte {error.start} is no UTF-8", where=where) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
+        raise ConfigError(f"this is not read here: {error}", where=where) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{where}, line {mark.line + 1}" if mark else where

@@ -96,20 +96,28 @@ def closing(directory: Path, *, finished: bool) -> dict[str, Any]:
     }
 
 
-def show_closing(view: ProgressView, summary: dict[str, Any]) -> None:
-    """The table at the end of a run, where its files are and what to try next."""
+def show_closing(view: ProgressView, summary: dict[str, Any], registration: str | None = None) -> None:
+    """The table at the end of a run, where its files are and what to try next.
+
+    Args:
+        registration: that the run belongs to, which has a next step of its own.
+    """
     directory = summary["run_dir"]
     if summary["steps"]:
         view.show(tables.steps(summary["steps"]))
     if len(summary["reads"]) > 1:
         view.show(tables.evaluations(summary["evaluations"], summary["reads"]))
     if not summary["finished"]:
-        view.say(f"continue with: vla-rl train run.resume={directory}")
+        go_on = f"prereg launch {registration} --resume" if registration else f"train run.resume={directory}"
+        view.say(f"continue with: vla-rl {go_on}")
         return
     if summary["read"]:
         view.show(tables.before_and_after(summary["before"], summary["after"], summary["read"]))
+    view.say(f"files:    {directory}  (train.jsonl, eval.jsonl, episodes.jsonl, config.yaml, checkpoints/)")
+    if registration:
+        view.say(f"next:     vla-rl prereg status {registration}")
+        return
     view.say(
-        f"files:    {directory}  (train.jsonl, eval.jsonl, episodes.jsonl, config.yaml, checkpoints/)\n"
         "try next: one that learns vla-rl train experiment=learning\n"
         "          more seeds      vla-rl train experiment=quickstart eval.seeds=300-399\n"
         "          a smaller step  vla-rl train experiment=quickstart surface=patch_only\n"

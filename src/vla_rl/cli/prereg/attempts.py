@@ -6,7 +6,6 @@ cost, what stopped it, and the digests of its files; and the checkpoint of a run
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import time
@@ -23,20 +22,14 @@ from vla_rl.errors import EXIT_OK, OutOfMemory, StoppedRun, VlaRlError
 from vla_rl.prereg import freezing, watch
 from vla_rl.prereg.budget import account
 from vla_rl.prereg.document import Registration
-from vla_rl.prereg.folder import Folder, Loaded
+from vla_rl.prereg.folder import Folder, Loaded, root_of
 from vla_rl.prereg.launchgates import Request, published_name, refusals
-from vla_rl.prereg.lint import config_of
-from vla_rl.prereg.pins import Place
+from vla_rl.prereg.pins import Place, file_hashes
 from vla_rl.prereg.process import Process
+from vla_rl.prereg.registered import config_of
+from vla_rl.prereg.runfiles import arrived, digests
 from vla_rl.prereg.state import Attempt, allowed
 from vla_rl.report.progress import ProgressView
-
-FILES = ("config.yaml", "train.jsonl", "episodes.jsonl", "eval.jsonl")
-
-
-def root_of(folder: Folder) -> Path:
-    """What run directories on record are relative to: where `experiments/` lies."""
-    return folder.path.parent.parent
 
 
 def run_attempt(folder: Folder, request: Request, options: Options, view: ProgressView) -> int:
@@ -228,7 +221,7 @@ def _end_locked(
         folder.write(event, {"attempt": number, "wires": wires, "why": why}, effective=loaded.effective)
     data = {
         "attempt": number, "how": how, "exit_code": code, "why": why, "wall_h": round(wall_h, 6),
-        "gpu_h": round(wall_h, 6) if on_gpu else 0.0, "files": _digests(run), **_arrived(run),
+        "gpu_h": round(wall_h, 6) if on_gpu else 0.0, "files": digests(run), **arrived(run),
     }  # fmt: skip
     folder.write("attempt_ended", data, effective=loaded.effective)
 
@@ -240,22 +233,6 @@ def _fired(run: Path) -> list[str]:
     except (OSError, ValueError):
         return []
     return [wire["wire"] for wire in beat.get("tripwires", []) if wire["mode"] == "armed"]
-
-
-def _digests(run: Path) -> dict[str, str]:
-    return {name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in FILES if (run / name).is_file()}
-
-
-def _arrived(run: Path) -> dict[str, Any]:
-    """How far it came and with which weights: of the newest checkpoint, as it says of itself."""
-    found = sorted(path for path in (run / "checkpoints").glob("step_*") if (path / "state.json").is_file())
-    if not found:
-        return {"step": 0, "policy_digest": None, "base_digest": None}
-    state = json.loads((found[-1] / "state.json").read_bytes())["body"]["state"]
-    return {
-        "step": int(found[-1].name.removeprefix("step_")), "policy_digest": state["policy_digest"],
-        "base_digest": state["base_digest"],
-    }  # fmt: skip
 
 
 def _publish_start(folder: Folder, request: Request, view: ProgressView) -> None:
@@ -288,7 +265,7 @@ def publish(folder: Folder, name: str, rung: str, run: Path, directory: Path) ->
     receipt = export_run(run, directory)
     data = {
         "rung": name, "of": rung, "directory": directory.relative_to(root_of(folder)).as_posix(),
-        "receipt": receipt["source"],
+        "receipt": receipt["source"], "files": file_hashes(directory),
     }  # fmt: skip
     with folder.ledger.locked():
         folder.write("published", data, effective=folder.load().effective)

@@ -8,6 +8,7 @@ scene: a comparison of two policies in two worlds is none.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -16,15 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.options import Options
-from vla_rl.cli.prereg.attempts import publish, root_of, runs_on_gpu
+from vla_rl.cli.prereg.attempts import publish, runs_on_gpu
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import IntegrityError, LaunchRefused, UsageError
 from vla_rl.prereg.document import Arm, Measurement, Registration
 from vla_rl.prereg.evidence import Evidence, parse
-from vla_rl.prereg.folder import Folder, Loaded
+from vla_rl.prereg.folder import Folder, Loaded, root_of
 from vla_rl.prereg.launchgates import published_name
-from vla_rl.prereg.lint import config_of, evidence_arm
+from vla_rl.prereg.pins import Place, differences
+from vla_rl.prereg.registered import config_of, evidence_arm
+from vla_rl.prereg.runfiles import copied
 from vla_rl.prereg.state import Attempt
 from vla_rl.report.progress import ProgressView
 from vla_rl.seeds import parse_seeds
@@ -118,19 +121,14 @@ def _from_run(
             f"{measurement.id} is sealed: the run holds {len(rows)} of its {len(wanted)} episodes after {step} updates",
             where=f"measurements[{measurement.id}]",
         )
-    scene = _scene(folder, attempt)
+    launches = json.loads(_file(folder, attempt, "manifest.json")[0])["launches"]
+    scene = next(launch["scene"] for launch in reversed(launches) if "scene" in launch)
     digest = end["base_digest"] if step == 0 else end["policy_digest"] if step == end["step"] else None
     return Evidence(
         measurement.id, evidence_arm(arm), "episodes", {**source, "step": step},
         policy_digest=digest, scene_hash=scene["scene_hash"], protocol=scene["protocol"], head=registration.claim.head,
         temperature=measurement.temperature, episodes=tuple(_outcomes(rows)),
     )  # fmt: skip
-
-
-def _scene(folder: Folder, attempt: Attempt) -> Mapping[str, Any]:
-    manifest = root_of(folder) / attempt.data["run"] / "manifest.json"
-    launches = json.loads(manifest.read_bytes())["launches"]
-    return next(launch["scene"] for launch in reversed(launches) if "scene" in launch)
 
 
 def _outcomes(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -152,15 +150,17 @@ def _play(
     name = measurement.id if evidence_arm(arm) is None else f"{measurement.id}@{arm.id}"
     outputs = root_of(folder) / "outputs" / "prereg" / folder.id
     config = config_of(registration, measurement.rung, arm.id)
+    _check_pins(registration, config, measurement)
     checkpoint, receipt = config["policy"]["checkpoint"], None
     if attempt is not None:
         checkpoint, receipt = _exported(folder, loaded, measurement, arm, attempt, outputs)
-    directory = outputs / "evaluations" / name
+    directory = _unused(outputs / "evaluations", name)
     reader = _evaluation(registration, config, measurement, checkpoint, directory)
     started = time.monotonic()
-    options = Options((), False, {"video": "none"})
-    done = None if (directory / "eval.json").is_file() else perform(options, view, reader)
-    record = done[1] if done else json.loads((directory / "eval.json").read_bytes())
+    done = perform(Options((), False, {"video": "none"}), view, reader)
+    if done is None:
+        raise LaunchRefused(f"the evaluation {name} was not played to its end", where=str(directory))
+    record = done[1]
     hours = (time.monotonic() - started) / 3600
     _check_policy(record, attempt, loaded, receipt, name)
     summary = record["summary"]
@@ -173,6 +173,22 @@ def _play(
         episodes=tuple(_outcomes(record["episodes"])),
     )  # fmt: skip
     return Collected(evidence, hours, hours if runs_on_gpu(config["run"]["device"]) else 0.0)
+
+
+def _unused(parent: Path, name: str) -> Path:
+    """A directory that nobody has worked in: what lies in another one was not recorded, so it is played anew."""
+    names = (name if number == 1 else f"{name}.{number}" for number in itertools.count(1))
+    return next(path for each in names if not (path := parent / each).exists())
+
+
+def _check_pins(registration: Registration, config: Mapping[str, Any], measurement: Measurement) -> None:
+    """What is played is played by what was frozen, as a launch is."""
+    if found := differences(registration.pins, config, Place.here()):
+        told = "\n".join(f"  - {each.where}: {each.what}\n    {each.remedy}" for each in found)
+        raise LaunchRefused(
+            f"{measurement.id} cannot be played here: {len(found)} pins do not hold:\n{told}",
+            where=f"measurements[{measurement.id}]",
+        )
 
 
 def _said(folder: Folder, checkpoint: str) -> str:
@@ -198,6 +214,11 @@ def _exported(
     if known is None:
         publish(folder, name, measurement.rung or "", root_of(folder) / attempt.data["run"], directory)
         known = folder.load().state.published[name]
+    if changed := copied(root_of(folder), known):
+        raise IntegrityError(
+            f"the checkpoint {name} is not the one that was published", where=f"{directory}: {changed}",
+            remedy="put the published file back in its place",
+        )  # fmt: skip
     return str(directory), known["receipt"]
 
 
@@ -218,10 +239,9 @@ def _evaluation(
         **tree["eval"], "seeds": measurement.seeds, "temperature": measurement.temperature,
         "slots": config["eval"]["slots"],
     }  # fmt: skip
-    resumed = (directory / "config.yaml").exists()
     tree["run"] = {
         **tree["run"], **{key: config["run"][key] for key in ("seed", "device", "threads")}, "dir": str(directory),
-        "resume": str(directory) if resumed else None,
+        "resume": None,
     }  # fmt: skip
     return ConfigReader(tree)
 
@@ -267,5 +287,10 @@ def _handed_in(measurement: Measurement, arm: Arm, path: Path | None) -> Evidenc
             "the file holds no evidence", where=str(path), remedy=f"one of the keys {', '.join(kinds)}, and no other"
         )
     blank = dict.fromkeys(("policy_digest", "scene_hash", "protocol", "head", "temperature"))
-    named = {"measurement": measurement.id, "arm": evidence_arm(arm), "kind": kinds[held[0]], "source": {}}
-    return parse({**blank, **named, **given}, str(path))
+    named = {"measurement": measurement.id, "arm": evidence_arm(arm), "kind": kinds[held[0]]}
+    if odd := [key for key, value in named.items() if key in given and given[key] != value]:
+        raise UsageError(
+            f"the file says {odd[0]}: {given[odd[0]]!r}, and it is handed in as {named[odd[0]]!r}", where=str(path),
+            remedy="hand it in for the measurement that it is of",
+        )  # fmt: skip
+    return parse({**blank, "source": {}, **given, **named}, str(path))

@@ -6,7 +6,7 @@ from vla_rl.prereg import state
 from vla_rl.prereg.budget import account
 from vla_rl.prereg.folder import Loaded
 from vla_rl.prereg.judging import BAND, PASS, STOP, verdict_stands
-from vla_rl.prereg.lint import arms_of
+from vla_rl.prereg.registered import arms_of
 
 
 def next_step(loaded: Loaded) -> tuple[str, str]:

@@ -22,8 +22,8 @@ from vla_rl.prereg.delta import Key
 from vla_rl.prereg.document import Arm, Gate, Measurement, Read
 from vla_rl.prereg.folder import Folder, Loaded, not_now
 from vla_rl.prereg.judging import PASS, boundary, evidence_files, fields, gate_decision, judge
-from vla_rl.prereg.lint import arms_of, evidence_arm
 from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.registered import arms_of, evidence_arm
 from vla_rl.report.progress import ProgressView
 
 

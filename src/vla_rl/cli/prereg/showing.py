@@ -21,7 +21,7 @@ from vla_rl.prereg.budget import account
 from vla_rl.prereg.delta import Op
 from vla_rl.prereg.folder import Loaded, known
 from vla_rl.prereg.history import History
-from vla_rl.prereg.lint import config_of
+from vla_rl.prereg.registered import config_of
 from vla_rl.prereg.verifying import verify as find_problems
 from vla_rl.report import prereg as tables
 
@@ -213,16 +213,17 @@ def verify(argv: Sequence[str]) -> int:
     made.add_argument("--all", action="store_true", help="every registration")
     made.add_argument("--head", metavar="LINE:HASH", help="a ledger line that was noted elsewhere")
     args = made.parse_args(list(argv))
-    ids = known(paths.experiments_dir()) if args.all else args.ids
     if bool(args.ids) == args.all or (args.head and len(args.ids) != 1):
         raise UsageError(
             "name registrations, or give --all", where="command line", remedy="--head goes with one of them"
         )
     history = History.of(paths.experiments_dir()) if paths.experiments_dir().is_dir() else None
+    committed = history.registered() if history else set()
+    ids = sorted({*known(paths.experiments_dir()), *committed}) if args.all else args.ids
     found = {}
     for id in ids:
         target = folder(id)
-        target.load() if not target.frozen else None
+        target.load() if not target.frozen and id not in committed else None  # says that there is none
         found[id] = find_problems(target, history)
         if args.head:
             found[id] += _check_head(target.ledger.path, args.head)

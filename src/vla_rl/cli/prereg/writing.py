@@ -17,8 +17,10 @@ from vla_rl.prereg.canonical import SCHEMA, file_digest, same
 from vla_rl.prereg.document import DRAFT_FILE, ComposedFrom, Draft, Meta, Registration, read_draft
 from vla_rl.prereg.folder import Folder, sections
 from vla_rl.prereg.git import Git, tree_id
+from vla_rl.prereg.imports import links
 from vla_rl.prereg.ledger import LEDGER, now
-from vla_rl.prereg.lint import Finding, findings
+from vla_rl.prereg.lint import findings
+from vla_rl.prereg.lint_run import Finding
 from vla_rl.prereg.pins import Place, take
 
 HEADER = (
@@ -133,6 +135,7 @@ def _committed(place: Place) -> list[Finding]:
         if git.tree(name) != tree_id(directory):
             what = f"{name} is not what is committed"
             found.append(Finding("pins.code", what, "commit it (also what git ignores there), or remove it"))
+        found += [Finding("pins.code", f"{link} is a link", "put the file itself there") for link in links(directory)]
     return found
 
 

@@ -1,0 +1,220 @@
+"""The linter's checks of what would be run: the claim and the run, measurements, seeds, rules, wires, budget.
+
+In: a registration whose names and variations hold (`lint`). Out: findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vla_rl.config.schedule import evaluation_steps, training_seeds
+from vla_rl.errors import ConfigError
+from vla_rl.prereg.document import Measurement, Registration
+from vla_rl.prereg.registered import arms_of, config_of, context
+from vla_rl.prereg.rules.clustered import ClusterBootstrap
+from vla_rl.seeds import check_fresh, check_use, parse_seeds
+
+WIRES_IN_A_ROW = ("collapse", "knockaway", "setback")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that must be put right.
+
+    Attributes:
+        where: path in the document.
+        what: in words.
+        remedy: what to do.
+    """
+
+    where: str
+    what: str
+    remedy: str = "correct it before it is frozen"
+
+
+# -------------------------------------------------------------------------------------------------------------- the run
+def _claim(r: Registration) -> Iterator[Finding]:
+    head = r.config["policy"].get("serve_head")
+    if r.claim.head != head:
+        yield Finding("claim.head", f"the run trains the head {head!r}, the claim is about {r.claim.head!r}")
+    protocol = r.config["sim"].get("protocol")
+    if r.claim.protocol != protocol:
+        yield Finding("claim.protocol", f"the run plays {protocol!r}, the claim is about {r.claim.protocol!r}")
+    if r.claim.direction == "none" and r.claim.smallest_effect is not None:
+        yield Finding("claim.smallest_effect", "a claim without a direction has no smallest effect")
+
+
+def _measurements(r: Registration) -> Iterator[Finding]:
+    for m in r.measurements:
+        where = f"measurements[{m.id}]"
+        if m.kind != "evaluation":
+            continue
+        other = [name for name in ("head", "look") if getattr(m, name) not in (None, getattr(r.claim, name))]
+        if m.played_by == "run":
+            if other:
+                what = f"the run trains and renders {r.claim.head}/{r.claim.look}, this asks for another {other[0]}"
+                yield Finding(f"{where}.{other[0]}", what, "played_by: read")
+            yield from _played_by_run(r, m, where)
+        if other and m.id in _decisive(r):
+            what = f"a primary read, a gate or a falsifier rests on another {other[0]} than the claim's"
+            yield Finding(f"{where}.{other[0]}", what, "measure what is trained, or make the read a guardrail")
+
+
+def _played_by_run(r: Registration, m: Measurement, where: str) -> Iterator[Finding]:
+    for arm in arms_of(r, m):
+        config = config_of(r, m.rung, arm.id)
+        held_out, steps = config["eval"], config["run"]["steps"]
+        if parse_seeds(m.seeds or "") != parse_seeds(held_out["seeds"]):
+            yield Finding(f"{where}.seeds", f"the run evaluates {held_out['seeds']}, not {m.seeds}", "played_by: read")
+        if m.temperature != held_out["temperature"]:
+            what = f"the run evaluates at temperature {held_out['temperature']}, not {m.temperature}"
+            yield Finding(f"{where}.temperature", what, "played_by: read")
+        played = evaluation_steps(steps, held_out["every"], held_out["at_steps"])
+        if m.step is not None and m.step not in played:
+            what = f"the run evaluates after {', '.join(map(str, sorted(played)))} updates, not after {m.step}"
+            yield Finding(f"{where}.step", what, "set eval.every or eval.at_steps")
+        if m.policy == "base" and m.step != 0:
+            yield Finding(f"{where}.step", "the base policy is the one before the first update", "step: 0")
+
+
+def _decisive(r: Registration) -> set[str]:
+    """Measurements that primary reads, gates and falsifiers rest on, also through other reads."""
+    rules = r.rules()
+    todo = [*r.primaries(), *(g.id for g in r.gates), *(f.read for f in r.falsifiers)]
+    seen: set[str] = set()
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += rules[name].reads()
+    return {m for name in seen for m in rules[name].measurements()}
+
+
+def _seeds(r: Registration) -> Iterator[Finding]:
+    trained = {
+        seed: f"rung {rung.id}, arm {arm.label or arm.id}"
+        for rung in r.ladder
+        for arm in r.arms
+        for seed in _stream(config_of(r, rung.id, arm.id))
+    }
+    primary = {m for read in r.reads if read.role == "primary" for m in read.rule.measurements()}
+    for m in r.measurements:
+        if m.kind != "evaluation":
+            continue
+        where = f"measurements[{m.id}].seeds"
+        try:
+            seeds = parse_seeds(m.seeds or "")
+            check_use(seeds, "eval", where=where)
+            if m.id in primary:
+                check_fresh(seeds, r.claim.protocol, where=where)
+        except ConfigError as error:
+            yield Finding(where, error.what, error.remedy or "choose other seeds")
+            continue
+        if shared := sorted(set(seeds) & trained.keys()):
+            what = f"{len(shared)} seeds are trained on, first {shared[0]} ({trained[shared[0]]})"
+            yield Finding(where, what, "move geometry.train_seed_base or the measurement")
+
+
+def _stream(config: Mapping[str, Any]) -> range:
+    geometry = config["geometry"]
+    return training_seeds(geometry["train_seed_base"], geometry["seeds"], geometry["refill"], config["run"]["steps"])
+
+
+def _rules(r: Registration) -> Iterator[Finding]:
+    judged = context(r)
+    roles = {read.id: read.role for read in r.reads}
+    for name, rule in r.rules().items():
+        where = f"reads[{name}].rule" if name in roles else f"gates[{name}].rule"
+        for why in rule.impossible(judged):
+            yield Finding(where, why, "change the rule, or what it is measured on")
+        many = [m for m in rule.measurements() if len(judged.planned[m].arms) > 1]
+        if many and not isinstance(rule, ClusterBootstrap):
+            what = f"{many[0]} is made for {len(judged.planned[many[0]].arms)} arms, and {rule.KIND} judges one run"
+            yield Finding(where, what, "name one arm in the measurement, or use cluster_bootstrap")
+        if rule.RECORD_ONLY and roles.get(name, "primary") in ("primary", "guardrail"):
+            yield Finding(where, f"{rule.KIND} only records: it decides nothing", "role: record")
+    if cycle := _cycle(r):
+        yield Finding("reads", f"these reads need one another: {' -> '.join(cycle)}", "break the circle")
+    for i, rung in enumerate(r.ladder):
+        later = {each.id for each in r.ladder[i + 1 :]}
+        for name in rung.proceed_if:
+            for m in (r.measurement(m) for m in _needs(r, name)):
+                if m.rung in later and m.kind != "recorded":
+                    what = f"the read {name} needs {m.id}, which is measured on the later rung {m.rung}"
+                    yield Finding(f"ladder[{rung.id}].proceed_if", what, "measure it on this rung")
+
+
+def _needs(r: Registration, read: str) -> set[str]:
+    rule = r.read(read).rule
+    return {*rule.measurements(), *(m for inner in rule.reads() for m in _needs(r, inner))}
+
+
+def _cycle(r: Registration) -> list[str] | None:
+    rules = {read.id: read.rule for read in r.reads}
+
+    def walk(name: str, path: list[str]) -> list[str] | None:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        return next((found for inner in rules[name].reads() if (found := walk(inner, [*path, name]))), None)
+
+    return next((found for name in rules if (found := walk(name, []))), None)
+
+
+def _wires(r: Registration) -> Iterator[Finding]:
+    for rung in r.ladder:
+        config = config_of(r, rung.id, None)
+        steps, wires = config["run"]["steps"], config["tripwires"]
+        captured = wires["knockaway_baseline"] is None
+        needed = {wire: wires[f"{wire}_waves"] + (wire == "knockaway" and captured) for wire in WIRES_IN_A_ROW}
+        needed["divergence"] = wires["divergence_waves"]
+        for wire, waves in needed.items():
+            if wires[wire] == "armed" and waves > steps:
+                what = f"the armed wire {wire} needs {waves} waves, and the rung {rung.id} has {steps}: it cannot fire"
+                yield Finding(f"config.tripwires.{wire}", what, f"ladder[{rung.id}].set: {{tripwires.{wire}: record}}")
+
+
+def _budget(r: Registration) -> Iterator[Finding]:
+    pools = {unit: getattr(r.budget, unit) for unit in ("gpu_h", "wall_h") if getattr(r.budget, unit) is not None}
+    if not pools:
+        yield Finding("budget", "there is no limit", "give gpu_h or wall_h")
+    for unit, pool in pools.items():
+        total = 0.0
+        for rung in r.ladder:
+            cost = r.budget.expected.get(rung.id)
+            hours = getattr(cost, unit) if cost else None
+            if hours is None:
+                what = f"nobody has said what the rung {rung.id} should cost"
+                yield Finding(f"budget.expected.{rung.id}.{unit}", what, "vla-rl plan forecasts it")
+                continue
+            total += hours * len(r.arms)
+        if total > pool:
+            what = f"the plan needs {total:g} {unit} ({len(r.arms)} arms), the pool holds {pool:g}"
+            yield Finding(f"budget.{unit}", what, "a larger pool, or fewer arms, rungs or steps")
+
+
+def _looks(r: Registration) -> Iterator[Finding]:
+    """Decisions on the same scenes after several numbers of updates are several looks."""
+    steps: dict[tuple[Any, ...], set[int | None]] = {}
+    for m in (r.measurement(name) for name in sorted(_decisive(r))):
+        if m.kind == "evaluation" and m.policy == "trained":
+            steps.setdefault((m.seeds, m.arm, m.rung), set()).add(m.step)
+    for (seeds, _, _), looked in steps.items():
+        if len(looked) > r.looks.max:
+            what = f"decisions rest on {len(looked)} looks at the seeds {seeds}, and {r.looks.max} is registered"
+            yield Finding("looks.max", what, "register them, with sizes (alpha, level) that allow for so many")
+
+
+def _family(r: Registration) -> Iterator[Finding]:
+    if r.claim.family is None:
+        return
+    for name in r.primaries():
+        if not hasattr(r.read(name).rule, "alpha"):
+            what = f"primary reads are adjusted for one another, and {r.read(name).rule.KIND} has no p-value"
+            yield Finding(f"reads[{name}].rule", what, "use mcnemar, sign_test or binomial_tail, or claim.family: null")
+
+
+CHECKS: tuple[Callable[[Registration], Iterator[Finding]], ...] = (
+    _claim, _measurements, _seeds, _rules, _wires, _budget, _looks, _family,
+)  # fmt: skip

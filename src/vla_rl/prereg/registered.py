@@ -1,0 +1,61 @@
+"""What a registration says of one rung, arm or measurement: the questions that everybody asks of it.
+
+In: a registration. Out: the configuration of a run, the arms of a measurement, the context that rules are judged in.
+Nothing is read from disk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vla_rl.prereg.document import BASELINE, Arm, Measurement, Registration, Rung
+from vla_rl.prereg.freezing import effective_config
+from vla_rl.prereg.rules import Context, Planned
+from vla_rl.seeds import parse_seeds
+
+
+def config_of(registration: Registration, rung: str | None, arm: str | None) -> dict[str, Any]:
+    """The configuration that an arm runs with on a rung."""
+    return effective_config(registration.config, registration.rung(rung).set, registration.arm(arm).set)
+
+
+def arms_of(registration: Registration, measurement: Measurement) -> list[Arm]:
+    """Whose runs a measurement is made of; a base policy has no arms."""
+    if measurement.kind == "evaluation" and measurement.policy == "base":
+        return [registration.arm(None)]
+    return registration.arms if measurement.arm == "*" else [registration.arm(measurement.arm)]
+
+
+def context(registration: Registration, **more: Any) -> Context:
+    """What is registered, as rules see it; `more`: evidence, outcomes, the arm that is judged."""
+    planned = {m.id: _planned(registration, m) for m in registration.measurements}
+    return Context(
+        planned=planned,
+        constants=registration.constants,
+        direction="decrease" if registration.claim.direction == "decrease" else "increase",
+        smallest_effect=registration.claim.smallest_effect,
+        rules={read.id: read.rule for read in registration.reads},
+        **more,
+    )
+
+
+def evidence_arm(arm: Arm) -> str | None:
+    """How evidence names an arm: the baseline has no name."""
+    return None if arm.id == BASELINE else arm.id
+
+
+def _planned(registration: Registration, measurement: Measurement) -> Planned:
+    arms = tuple(evidence_arm(arm) for arm in arms_of(registration, measurement))
+    if measurement.kind == "evaluation":
+        return Planned("evaluation", seeds=parse_seeds(measurement.seeds or ""), arms=arms)
+    if measurement.kind == "series":
+        config = config_of(registration, measurement.rung, None)
+        wave = config["geometry"]["seeds"] * config["geometry"]["draws"]
+        return Planned("series", steps=config["run"]["steps"], episodes=wave, arms=arms)
+    return Planned("recorded", arms=arms)
+
+
+def rung_before(r: Registration, rung: Rung) -> Rung | None:
+    """The rung whose boundary has to be passed first."""
+    at = r.ladder.index(rung)
+    return r.ladder[at - 1] if at else None
