@@ -13,16 +13,17 @@ from functools import cached_property
 from typing import Any, Literal
 
 from vla_rl.errors import ConfigError, UsageError
-from vla_rl.prereg.canonical import digest
+from vla_rl.prereg.canonical import digest, same
 from vla_rl.prereg.decode import decode_file
-from vla_rl.prereg.delta import Key, Op, Path, Record, apply, overlaps, read_path, write_path
+from vla_rl.prereg.delta import Key, Op, apply, overlaps, read_path, write_path
 from vla_rl.prereg.document import Registration, read_registration
+from vla_rl.prereg.effects import exploratory_reads
 
 KINDS = ("clerical", "operational", "scientific")
 SEEN = ("none", "training", "outcomes")
 CLOSED = ("meta", "claim.hypothesis", "claim.direction")
 # What a clerical amendment may touch: words.
-_WORDS = {"summary", "title", "text", "question", "label", "population"}
+_WORDS = {"summary", "title", "text", "question", "label"}
 
 
 @dataclass(frozen=True)
@@ -187,57 +188,6 @@ def check_policy(before: Effective, amendment: Amendment, ops: Sequence[Op]) -> 
     _check_settlement(before, amendment, ops)
 
 
-def exploratory_reads(before: Effective, after: Registration, ops: Sequence[Op], amendment: Amendment) -> list[str]:
-    """Reads that confirm nothing any more once `ops` are in force, sorted.
-
-    After outcomes were seen: every read that is new or whose question, rule, data, constants or exclusions changed;
-    and, unless a registered allowance or fallback covers it, every read of a trained policy if what is run changed.
-    """
-    if amendment.data_seen != "outcomes" or amendment.kind == "clerical" or amendment.settles:
-        return []
-    hit: set[str] = set()
-    covered = amendment.allowance is not None or amendment.fallback is not None
-    for read in after.reads:
-        own = _touching(after, read.id)
-        if any(overlaps(op.path, path) for op in ops for path in own):
-            hit.add(read.id)
-        trained = any(
-            m.kind != "recorded" and (m.kind == "series" or m.policy == "trained")
-            for m in after.measurements
-            if m.id in read.rule.measurements()
-        )
-        if trained and not covered and any(_changes_the_run(op, after) for op in ops):
-            hit.add(read.id)
-    known = {read.id for read in before.registration.reads}
-    hit |= {read.id for read in after.reads if read.id not in known}
-    # A read of reads is as exploratory as they are.
-    while True:
-        more = {read.id for read in after.reads if hit & set(read.rule.reads())} - hit
-        if not more:
-            return sorted(hit)
-        hit |= more
-
-
-def _touching(registration: Registration, read_id: str) -> list[Path]:
-    """Everything that a read's outcome is defined by."""
-    read = registration.read(read_id)
-    needed = read.rule.measurements()
-    paths: list[Path] = [(Key("reads"), Record(read_id))]
-    paths += [(Key("measurements"), Record(name)) for name in needed]
-    paths += [(Key("constants"), Key(name)) for name in read.rule.constants()]
-    paths += [(Key("exclusions"), Record(e.id)) for e in registration.exclusions if e.measurement in needed]
-    paths += [(Key("falsifiers"), Record(f.id)) for f in registration.falsifiers if f.read == read_id]
-    return [*paths, read_path("claim.smallest_effect"), read_path("looks")]
-
-
-def _changes_the_run(op: Op, registration: Registration) -> bool:
-    if any(overlaps(op.path, (Key("config"), *read_path(path))) for path in registration.invariance):
-        return False
-    return op.path[0] in (Key("config"), Key("ladder"), Key("arms"), Key("levers")) or overlaps(
-        op.path, read_path("pins.checkpoint")
-    )
-
-
 def _check_allowance(before: Effective, amendment: Amendment, ops: Sequence[Op]) -> None:
     if amendment.allowance is None:
         return
@@ -273,7 +223,7 @@ def _check_fallback(before: Effective, amendment: Amendment, ops: Sequence[Op]) 
         raise UsageError(f"the fallback {amendment.fallback!r} {what}", where="fallbacks")
     stated = {f"config.{path}": value for path, value in fallback.set.items()}
     made = {write_path(op.path): op.after for op in ops}
-    if made != stated:
+    if not same(made, stated):
         raise UsageError(
             f"the fallback {fallback.id} sets {stated}, this amendment {made}",
             where="fallbacks",

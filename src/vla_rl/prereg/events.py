@@ -22,6 +22,7 @@ DATA: dict[str, dict[str, Any]] = {
     "registered": {"sha256": str, "sections": _DIGESTS, "primaries": _TEXTS, "objection_h": _NUMBER},
     "amended": {
         "number": int, "kind": str, "sha256": str, "sections": _DIGESTS, "primaries": _TEXTS, "effects": _TEXTS,
+        "outdated": _TEXTS,
     },
     "objected": {"by": str, "text": str},
     "answered": {"by": str, "text": str, "objection": int},
@@ -46,7 +47,7 @@ DATA: dict[str, dict[str, Any]] = {
     },
     "read": {"read": str, "outcome": Outcome, "evidence": _TEXTS, "exploratory": bool},
     "rung": {"rung": str, "decision": str, "reads": _TEXTS},
-    "published": {"rung": str, "of": str, "directory": str, "receipt": {str: object}, "files": _DIGESTS},
+    "published": {"rung": str, "run": str, "directory": str, "receipt": {str: object}, "files": _DIGESTS},
     "verdict": {"verdict": str, "sentence": str, "reasons": _TEXTS, "adjusted": {str: object}, "rests_on": _DIGESTS},
     "erratum": {"text": str, "disputes": bool, "by": str},
     "imported": {"events": int, "hash": str},

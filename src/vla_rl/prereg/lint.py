@@ -33,7 +33,12 @@ def findings(registration: Registration) -> list[Finding]:
     if found:
         return found
     found = [*_targets(registration)]
-    return found + [finding for check in CHECKS for finding in check(registration)]
+    for check in CHECKS:
+        try:
+            found += check(registration)
+        except VlaRlError as error:  # of the configuration, when it is asked what it would do
+            found.append(Finding(error.where or "config", error.what, error.remedy or "correct it before it is frozen"))
+    return list(dict.fromkeys(found))
 
 
 # --------------------------------------------------------------------------------------------------------- the document

@@ -5,6 +5,7 @@ In: a registration whose names and variations hold (`lint`). Out: findings.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from vla_rl.config.schedule import evaluation_steps, training_seeds
 from vla_rl.errors import ConfigError
 from vla_rl.prereg.document import Measurement, Registration
 from vla_rl.prereg.registered import arms_of, config_of, context
+from vla_rl.prereg.rules import Rule
 from vla_rl.prereg.rules.clustered import ClusterBootstrap
 from vla_rl.seeds import check_fresh, check_use, parse_seeds
 
@@ -81,15 +83,7 @@ def _played_by_run(r: Registration, m: Measurement, where: str) -> Iterator[Find
 
 def _decisive(r: Registration) -> set[str]:
     """Measurements that primary reads, gates and falsifiers rest on, also through other reads."""
-    rules = r.rules()
-    todo = [*r.primaries(), *(g.id for g in r.gates), *(f.read for f in r.falsifiers)]
-    seen: set[str] = set()
-    while todo:
-        name = todo.pop()
-        if name not in seen:
-            seen.add(name)
-            todo += rules[name].reads()
-    return {m for name in seen for m in rules[name].measurements()}
+    return _needs(r.rules(), *r.primaries(), *(g.id for g in r.gates), *(f.read for f in r.falsifiers))
 
 
 def _seeds(r: Registration) -> Iterator[Finding]:
@@ -135,36 +129,42 @@ def _rules(r: Registration) -> Iterator[Finding]:
             yield Finding(where, what, "name one arm in the measurement, or use cluster_bootstrap")
         if rule.RECORD_ONLY and roles.get(name, "primary") in ("primary", "guardrail"):
             yield Finding(where, f"{rule.KIND} only records: it decides nothing", "role: record")
-    if cycle := _cycle(r):
-        yield Finding("reads", f"these reads need one another: {' -> '.join(cycle)}", "break the circle")
-    for i, rung in enumerate(r.ladder):
-        later = {each.id for each in r.ladder[i + 1 :]}
-        for name in rung.proceed_if:
-            for m in (r.measurement(m) for m in _needs(r, name)):
-                if m.rung in later and m.kind != "recorded":
-                    what = f"the read {name} needs {m.id}, which is measured on the later rung {m.rung}"
-                    yield Finding(f"ladder[{rung.id}].proceed_if", what, "measure it on this rung")
 
 
-def _needs(r: Registration, read: str) -> set[str]:
-    rule = r.read(read).rule
-    return {*rule.measurements(), *(m for inner in rule.reads() for m in _needs(r, inner))}
+def _order(r: Registration) -> Iterator[Finding]:
+    """What has to be judged before a rung can be judged before it."""
+    order = {rung.id: i for i, rung in enumerate(r.ladder)}
+    rules = r.rules()
+    asked = [(f"gates[{g.id}].rule", g.id, order[g.before]) for g in r.gates]
+    asked += [(f"deferred[{d.id}].read", d.read, order[d.by]) for d in r.deferred]
+    asked += [
+        (f"ladder[{rung.id}].proceed_if", name, order[rung.id] + 1) for rung in r.ladder for name in rung.proceed_if
+    ]
+    for where, name, at in asked:
+        for m in sorted(_needs(rules, name)):
+            measured = r.measurement(m)
+            made_by_a_run = measured.kind == "series" or (
+                measured.kind == "evaluation" and (measured.policy == "trained" or measured.played_by == "run")
+            )
+            if made_by_a_run and order[measured.rung or ""] >= at:
+                what = f"{name} needs {m}, which is measured on {measured.rung}, and that comes later"
+                yield Finding(where, what, "measure it on an earlier rung")
 
 
-def _cycle(r: Registration) -> list[str] | None:
-    rules = {read.id: read.rule for read in r.reads}
-
-    def walk(name: str, path: list[str]) -> list[str] | None:
-        if name in path:
-            return [*path[path.index(name) :], name]
-        return next((found for inner in rules[name].reads() if (found := walk(inner, [*path, name]))), None)
-
-    return next((found for name in rules if (found := walk(name, []))), None)
+def _needs(rules: Mapping[str, Rule], *names: str) -> set[str]:
+    """Measurements that reads and gates rest on, also through other reads."""
+    todo, seen = list(names), set()
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += rules[name].reads()
+    return {m for name in seen for m in rules[name].measurements()}
 
 
 def _wires(r: Registration) -> Iterator[Finding]:
-    for rung in r.ladder:
-        config = config_of(r, rung.id, None)
+    for rung, arm in itertools.product(r.ladder, r.arms):
+        config = config_of(r, rung.id, arm.id)
         steps, wires = config["run"]["steps"], config["tripwires"]
         captured = wires["knockaway_baseline"] is None
         needed = {wire: wires[f"{wire}_waves"] + (wire == "knockaway" and captured) for wire in WIRES_IN_A_ROW}
@@ -216,5 +216,5 @@ def _family(r: Registration) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Registration], Iterator[Finding]], ...] = (
-    _claim, _measurements, _seeds, _rules, _wires, _budget, _looks, _family,
+    _claim, _measurements, _seeds, _rules, _order, _wires, _budget, _looks, _family,
 )  # fmt: skip

@@ -77,12 +77,14 @@ class Attempt:
         number: from 1, over the whole registration.
         data: of its `launched` event.
         end: of its `attempt_ended` event; None while it has none.
+        outdated: an amendment has since changed what this would have had to run.
     """
 
     number: int
     utc: str
     data: Mapping[str, Any]
     end: Mapping[str, Any] | None = None
+    outdated: bool = False
 
     @property
     def rung(self) -> str:
@@ -159,8 +161,14 @@ class State:
         return tuple(attempt for attempt in self.attempts if attempt.end is None)
 
     def of(self, rung: str, arm: str) -> tuple[Attempt, ...]:
-        """Registered attempts at a rung and arm."""
-        return tuple(a for a in self.attempts if (a.rung, a.arm) == (rung, arm) and not a.exploratory)
+        """Registered attempts at a rung and arm, as it is registered now."""
+        of_it = (a for a in self.attempts if (a.rung, a.arm) == (rung, arm))
+        return tuple(a for a in of_it if not a.exploratory and not a.outdated)
+
+    @property
+    def seen(self) -> str:
+        """What has been seen, by what is on record: none, training or outcomes."""
+        return "outcomes" if self.looks or self.reads else "training" if self.attempts else "none"
 
     def completed(self, rung: str, arm: str) -> Attempt | None:
         """The attempt that came to its end."""
@@ -225,6 +233,10 @@ def _record(state: State, entry: Entry) -> State:
         case "registered":
             return replace(state, primaries=tuple(data["primaries"]), since=entry.utc)
         case "amended":
+            hit = data["outdated"]
+            attempts = tuple(replace(a, outdated=a.outdated or f"{a.rung}/{a.arm}" in hit) for a in state.attempts)
+            kept = {name: each for name, each in state.published.items() if each["run"] not in hit}
+            state = replace(state, attempts=attempts, published=kept)
             state = replace(state, amendments=data["number"], primaries=tuple(data["primaries"]))
             return state if data["kind"] == "clerical" else replace(state, since=entry.utc, overridden=())
         case "objected":

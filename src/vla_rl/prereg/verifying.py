@@ -13,9 +13,10 @@ from typing import Any
 
 from vla_rl.errors import VlaRlError
 from vla_rl.prereg import anchor
-from vla_rl.prereg.amendments import Effective
+from vla_rl.prereg.amendments import SEEN, Effective
 from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.document import DRAFT_FILE, REPORT, Registration
+from vla_rl.prereg.effects import outdated
 from vla_rl.prereg.folder import Folder, Loaded
 from vla_rl.prereg.history import History, Problem, problems, signature
 from vla_rl.prereg.judging import boundary, evidence_files, gate_decision, judge, verdict_of
@@ -80,7 +81,9 @@ def _derived(folder: Folder, loaded: Loaded) -> Iterator[Problem]:
         at += entry.event == "amended"
         registration = versions[at].registration
         data = entry.data
-        if entry.event == "look":
+        if entry.event == "amended":
+            yield from _amended(versions[at - 1], versions[at], state, data, where)
+        elif entry.event == "look":
             key = data["measurement"], data["arm"]
             if key not in evidence or evidence[key].name != data["evidence"]:
                 yield Problem(f"{where}: data.measurement", "its evidence is of another measurement")
@@ -100,6 +103,29 @@ def _derived(folder: Folder, loaded: Loaded) -> Iterator[Problem]:
         elif entry.event == "verdict":
             yield from _verdict(versions[at], state, data, where)
         state = advance(state, entry)
+
+
+def _amended(
+    before: Effective, after: Effective, state: State, data: Mapping[str, Any], where: str
+) -> Iterator[Problem]:
+    """What it says had been seen, what it settles, and which runs it makes others of."""
+    amendment = after.amendments[-1]
+    if SEEN.index(amendment.data_seen) < SEEN.index(state.seen):
+        what = f"amendment {amendment.number} states that {amendment.data_seen} was seen, it was {state.seen}"
+        yield Problem(f"{where}: data.number", what)
+    for deferred in (d for d in before.registration.deferred if d.id == amendment.settles):
+        read = state.reads.get(deferred.read)
+        estimate = read["outcome"]["estimate"] if read else None
+        if after.registration.constants.get(deferred.id) != estimate:
+            yield Problem(f"{where}: data.number", f"{deferred.id} is not the estimate of {deferred.read}: {estimate}")
+    for key, again in (
+        ("outdated", outdated(before.registration, after.registration)),
+        ("effects", amendment.effects),
+        ("kind", amendment.kind),
+        ("primaries", after.registration.primaries()),
+    ):
+        if data[key] != again:
+            yield Problem(f"{where}: data.{key}", f"it is {again}, not {data[key]}")
 
 
 def _read(registration: Registration, opened: Mapping[Any, Any], entry: Entry, where: str) -> Iterator[Problem]:

@@ -13,6 +13,7 @@ from vla_rl.prereg.amendments import KINDS, SEEN, Amendment, Effective, extend, 
 from vla_rl.prereg.canonical import file_digest, same
 from vla_rl.prereg.delta import Op, lookup, read_path
 from vla_rl.prereg.document import plain
+from vla_rl.prereg.effects import outdated
 from vla_rl.prereg.folder import Folder, Loaded, not_now, sections
 from vla_rl.prereg.ledger import now
 from vla_rl.prereg.lint import findings
@@ -67,7 +68,7 @@ def amend(argv: Sequence[str]) -> int:
         after = extend(loaded.effective, amendment, "amendment")
         _check(loaded.effective, after)
         if not args.check:
-            _write(target, amendment, after)
+            _write(target, amendment, loaded.effective, after)
     if args.json:
         print_json({"id": args.id, "written": not args.check, **plain(amendment)})
     else:
@@ -81,7 +82,7 @@ def amend(argv: Sequence[str]) -> int:
 
 def _check_seen(state: State, stated: str) -> None:
     """What the ledger shows was seen cannot be stated away."""
-    seen = "outcomes" if state.looks or state.reads else "training" if state.attempts else "none"
+    seen = state.seen
     if SEEN.index(stated) < SEEN.index(seen):
         what = {"outcomes": "outcomes were opened", "training": "a run was launched"}[seen]
         raise UsageError(f"{what}: the ledger has it", where="--data-seen", remedy=f"--data-seen {seen}")
@@ -146,7 +147,7 @@ def _check(before: Effective, after: Effective) -> None:
         raise ConfigError(f"{len(found)} things would be wrong with it:\n{told}", where="amendment")
 
 
-def _write(target: Folder, amendment: Amendment, after: Effective) -> None:
+def _write(target: Folder, amendment: Amendment, before: Effective, after: Effective) -> None:
     document = plain(amendment)
     data = yamlfile.dump(document).encode()
     target.write(
@@ -158,6 +159,7 @@ def _write(target: Folder, amendment: Amendment, after: Effective) -> None:
             "sections": sections(document),
             "primaries": after.registration.primaries(),
             "effects": amendment.effects,
+            "outdated": outdated(before.registration, after.registration),
         },
         effective=after,
         files={target.amendment(amendment.number): data},

@@ -249,23 +249,25 @@ def _publish(folder: Folder, request: Request, run: Path, view: ProgressView) ->
     registration: Registration = folder.load().registration
     if request.exploratory or all(rung.starts_from != request.rung for rung in registration.ladder):
         return
-    name = published_name(request.rung, request.arm)
-    directory = root_of(folder) / "outputs" / "prereg" / folder.id / "published" / name
-    publish(folder, name, request.rung, run, directory)
-    view.say(f"the checkpoint of {name} is published: {directory}")
+    directory = publish(folder, request.rung, request.arm, run)
+    view.say(f"the checkpoint of {published_name(request.rung, request.arm)} is published: {directory}")
 
 
-def publish(folder: Folder, name: str, rung: str, run: Path, directory: Path) -> None:
-    """Export the policy of a run, and record where it is and of what it is made."""
+def publish(folder: Folder, rung: str, arm: str, run: Path) -> Path:
+    """Export the policy of a run, and record where it is and of what it is made; the new directory."""
     from vla_rl.cli.export import export_run
 
-    if directory.exists() and name not in folder.load().state.published:
+    name = published_name(rung, arm)
+    directory = root_of(folder) / "outputs" / "prereg" / folder.id / "published" / name / run.name
+    known = {root_of(folder) / each["directory"] for each in folder.load().state.published.values()}
+    if directory.exists() and directory not in known:
         shutil.rmtree(directory)  # of a process that was killed before the ledger knew; the run still has its policy
     directory.parent.mkdir(parents=True, exist_ok=True)
     receipt = export_run(run, directory)
     data = {
-        "rung": name, "of": rung, "directory": directory.relative_to(root_of(folder)).as_posix(),
+        "rung": name, "run": f"{rung}/{arm}", "directory": directory.relative_to(root_of(folder)).as_posix(),
         "receipt": receipt["source"], "files": file_hashes(directory),
     }  # fmt: skip
     with folder.ledger.locked():
         folder.write("published", data, effective=folder.load().effective)
+    return directory

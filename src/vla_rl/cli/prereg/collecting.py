@@ -153,7 +153,7 @@ def _play(
     _check_pins(registration, config, measurement)
     checkpoint, receipt = config["policy"]["checkpoint"], None
     if attempt is not None:
-        checkpoint, receipt = _exported(folder, loaded, measurement, arm, attempt, outputs)
+        checkpoint, receipt = _exported(folder, loaded, measurement, arm, attempt)
     directory = _unused(outputs / "evaluations", name)
     reader = _evaluation(registration, config, measurement, checkpoint, directory)
     started = time.monotonic()
@@ -199,7 +199,7 @@ def _said(folder: Folder, checkpoint: str) -> str:
 
 
 def _exported(
-    folder: Folder, loaded: Loaded, measurement: Measurement, arm: Arm, attempt: Attempt, outputs: Path
+    folder: Folder, loaded: Loaded, measurement: Measurement, arm: Arm, attempt: Attempt
 ) -> tuple[str, Mapping[str, Any]]:
     """The trained policy as a checkpoint with a receipt; exported once, when something consumes it."""
     if measurement.step is not None and measurement.step != (attempt.end or {})["step"]:
@@ -209,11 +209,10 @@ def _exported(
             remedy="amend it: played_by: run, with eval.at_steps, evaluates on the way",
         )
     name = published_name(measurement.rung or "", arm.id)
-    directory = outputs / "published" / name
-    known = loaded.state.published.get(name)
-    if known is None:
-        publish(folder, name, measurement.rung or "", root_of(folder) / attempt.data["run"], directory)
-        known = folder.load().state.published[name]
+    if name not in loaded.state.published:
+        publish(folder, measurement.rung or "", arm.id, root_of(folder) / attempt.data["run"])
+    known = folder.load().state.published[name]
+    directory = root_of(folder) / known["directory"]
     if changed := copied(root_of(folder), known):
         raise IntegrityError(
             f"the checkpoint {name} is not the one that was published", where=f"{directory}: {changed}",

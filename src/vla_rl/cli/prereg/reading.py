@@ -20,6 +20,7 @@ from vla_rl.prereg import state
 from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.delta import Key
 from vla_rl.prereg.document import Arm, Gate, Measurement, Read
+from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder, Loaded, not_now
 from vla_rl.prereg.judging import PASS, boundary, evidence_files, fields, gate_decision, judge
 from vla_rl.prereg.outcome import Outcome
@@ -136,10 +137,24 @@ def _look(target: Folder, collected: Collected) -> None:
     )  # fmt: skip
 
 
+def _check_current(loaded: Loaded, evidence: Sequence[Evidence | None]) -> None:
+    """Evidence of a run that an amendment has made another of says nothing about what is registered now."""
+    old = {attempt.number for attempt in loaded.state.attempts if attempt.outdated}
+    for each in evidence:
+        if each is not None and each.source.get("attempt") in old:
+            raise LaunchRefused(
+                f"the evidence {each.name} is of attempt {each.source['attempt']}, and an amendment has since changed "
+                "what is run",
+                where=f"measurements[{each.measurement}]",
+                remedy="it was opened once; register another measurement for the new run",
+            )
+
+
 def _judge(target: Folder, item: Read | Gate) -> dict[str, Any]:
     with target.ledger.locked():
         loaded = target.load()
         found = evidence_files(target, loaded.entries)
+        _check_current(loaded, [found.get((m.id, evidence_arm(arm))) for m, arm in _needed(loaded, item.id)])
         outcome = judge(loaded.registration, found, item.id)
         if outcome.status == "MISSING":
             raise LaunchRefused(f"{item.id} cannot be judged yet: {outcome.sentence}", where=f"reads[{item.id}]")

@@ -1,0 +1,512 @@
+"""The linter: every finding has a registration that has exactly this wrong with it, and a new draft has nothing."""
+
+import copy
+
+import pytest
+from bench import DRAFT, TINY, prereg, refused
+
+from vla_rl.prereg.delta import Op, apply, lookup, read_path
+from vla_rl.prereg.document import arm_id, read_registration
+from vla_rl.prereg.folder import Folder
+from vla_rl.prereg.lint import findings
+
+
+@pytest.fixture(scope="session")
+def sound(_active_template):
+    return dict(Folder(_active_template.experiments, "E1").load().effective.plain)
+
+
+def found(document):
+    return findings(read_registration(document, "r"))
+
+
+def put(document, path, value):
+    """A copy with another value; `add:` before a path that is new."""
+    if path.startswith("add:"):
+        return apply([Op("add", read_path(path[4:]), after=value)], document)
+    return apply([Op("set", read_path(path), lookup(document, read_path(path)), value)], document)
+
+
+def all_of(document, **values):
+    for path, value in values.items():
+        document = put(document, path, value)
+    return document
+
+
+def arm(**values):
+    values = {name.replace("__", "."): value for name, value in values.items()}
+    return {"id": arm_id(values), "label": " ".join(f"{k}={v}" for k, v in values.items()), "set": values}
+
+
+BOTH = {"measurements[before].seeds", "measurements[after].seeds"}  # measured on the same seeds
+BASELINE = {"id": "baseline", "label": "baseline", "set": {}}
+PROGRESS = {"kind": "paired_bootstrap", "before": "before", "after": "after", "metric": "progress_final_cm"}
+WIRE = {
+    "kind": "window",
+    "measurement": "training",
+    "metric": "loss",
+    "comparator": "above",
+    "line": 1.0,
+    "consecutive": 3,
+}
+BANDS = [
+    {"label": "ABORT", "status": "FAIL", "at_most": 2},
+    {"label": "BAND", "status": "INCONCLUSIVE", "at_least": 3, "at_most": 4},
+    {"label": "PASS", "status": "PASS", "at_least": 5},
+]
+
+
+def read(id, rule, role="secondary"):
+    return {"id": id, "role": role, "question": "q", "never_pool": False, "rule": rule}
+
+
+def measurement(id, **values):
+    blank = {
+        "id": id,
+        "kind": "evaluation",
+        "policy": "trained",
+        "played_by": "read",
+        "step": None,
+        "seeds": "10000-10005",
+        "temperature": 0.0,
+        "arm": None,
+        "rung": "main",
+        "head": None,
+        "look": None,
+    }
+    return {**blank, **values}
+
+
+def rung(id, **values):
+    return {"id": id, "set": {}, "starts_from": "base", "proceed_if": [], **values}
+
+
+def bands(*changes, measurement="after"):
+    rows = copy.deepcopy(BANDS)
+    for i, key, value in changes:
+        rows[i][key] = value
+    return {
+        "kind": "bands",
+        "measurement": measurement,
+        "metric": "success_strict",
+        "statistic": "count",
+        "bands": rows,
+    }
+
+
+def more(document, *measurements):
+    return put(document, "measurements", [*document["measurements"], *measurements])
+
+
+def two_rungs(document, **first):
+    """R0 and R1, everything measured on R1."""
+    measurements = [{**m, "rung": "R1"} for m in document["measurements"]]
+    expected = {name: {"gpu_h": None, "wall_h": 0.1} for name in ("R0", "R1")}
+    return all_of(
+        document, **{"ladder": [rung("R0", **first), rung("R1", starts_from="R0")], "measurements": measurements,
+                     "budget.expected": expected},
+    )  # fmt: skip
+
+
+def with_arms(document, *arms, **more):
+    return all_of(document, arms=[BASELINE, *arms], **{"budget.wall_h": 9.0}, **more)
+
+
+# (what is wrong with it, where that is found, what is said)
+WRONG = {
+    # -------------------- names and references
+    "an id that is given twice": (
+        lambda d: put(d, "reads", [*d["reads"], d["reads"][2]]),
+        "reads and gates",
+        "given to 2",
+    ),
+    "an id that is none": (
+        lambda d: put(d, "add:falsifiers[..]", {**d["falsifiers"][0], "id": ".."}),
+        "falsifiers",
+        "no id",
+    ),
+    "an empty id": (lambda d: more(d, measurement("")), "measurements", "no id"),
+    "two arms of one label": (
+        lambda d: with_arms(d, {**arm(optim__lr=1.0), "label": "baseline"}),
+        "arms",
+        "2 arms are called",
+    ),
+    "no primary read": (lambda d: put(d, "reads[progress].role", "secondary"), "reads", "no read is primary"),
+    "an unknown measurement": (
+        lambda d: put(d, "reads[money].rule.measurement", "none"),
+        "money.rule",
+        "no measurement 'none'",
+    ),
+    "an unknown read in a rule": (
+        lambda d: put(d, "add:reads[both]", read("both", {"kind": "all_of", "of": ["progress", "none"]})),
+        "both.rule",
+        "no read 'none'",
+    ),
+    "an unknown constant": (lambda d: put(d, "reads[clip].rule.line", "none"), "clip.rule", "no constant 'none'"),
+    "an unknown read of a falsifier": (
+        lambda d: put(d, "falsifiers[worse].read", "none"),
+        "falsifiers[worse].read",
+        "no read 'none'",
+    ),
+    "an unknown rung of a gate": (
+        lambda d: put(
+            d,
+            "gates",
+            [{"id": "g", "text": "t", "rule": bands(measurement="spend"), "before": "none", "override": False}],
+        ),
+        "gates[g].before",
+        "no rung 'none'",
+    ),
+    "an unknown rung of a measurement": (
+        lambda d: put(d, "measurements[spend].rung", "none"),
+        "measurements[spend].rung",
+        "no rung 'none'",
+    ),
+    "an unknown arm of a measurement": (
+        lambda d: put(d, "measurements[training].arm", "none"),
+        "measurements[training].arm",
+        "no arm 'none'",
+    ),
+    "an unknown rung of the budget": (
+        lambda d: put(d, "add:budget.expected.none", {"gpu_h": None, "wall_h": 0.1}),
+        "budget.expected.none",
+        "no rung",
+    ),
+    "an unknown measurement of an exclusion": (
+        lambda d: put(
+            d,
+            "exclusions",
+            [{"id": "e", "measurement": "none", "field": "f", "comparator": "above", "value": 0, "max_share": 0.5}],
+        ),
+        "exclusions[e]",
+        "no measurement 'none'",
+    ),
+    "a rung that starts from a later one": (
+        lambda d: put(d, "ladder", [rung("main", starts_from="main")]),
+        "ladder[main].starts_from",
+        "no earlier rung",
+    ),
+    "a constant that nobody sets": (
+        lambda d: put(d, "add:constants.c", None),
+        "constants.c",
+        "no value and is not deferred",
+    ),
+    "a deferred constant that is none": (
+        lambda d: put(d, "deferred", [{"id": "c", "read": "clip", "by": "main"}]),
+        "deferred[c]",
+        "no constant 'c'",
+    ),
+    # -------------------- variations
+    "a rung that sets an unknown key": (
+        lambda d: put(d, "ladder[main].set", {"optim.rate": 1.0}),
+        "ladder[main].set",
+        "optim.rate",
+    ),
+    "a fallback that sets a section": (
+        lambda d: put(d, "fallbacks[gentle].set", {"optim": 1.0}),
+        "fallbacks[gentle].set",
+        "is a section",
+    ),
+    "an invariance of an unknown key": (
+        lambda d: put(d, "invariance", ["pool.nothing"]),
+        "invariance",
+        "nothing at pool.nothing",
+    ),
+    "an invariance that is varied": (lambda d: put(d, "invariance", ["optim.lr"]), "invariance", "optim.lr is varied"),
+    "an allowance of an unknown key": (
+        lambda d: put(d, "allowances[reprice].paths", ["config.optim.rate"]),
+        "allowances[reprice].paths",
+        "config.optim.rate",
+    ),
+    "an arm that is not what its id says": (
+        lambda d: with_arms(d, {**arm(optim__lr=1.0), "id": "0" * 12}),
+        "arms[optim.lr=1.0].id",
+        "its id is",
+    ),
+    "an arm beside its levers": (
+        lambda d: with_arms(d, arm(optim__lr=1.0), levers={"optim.lr": [2.0]}),
+        "arms[optim.lr=1.0].set",
+        "no registered value",
+    ),
+    "a value that is looked up later": (
+        lambda d: put(d, "config.run.name", "${oc.env:HOME}"),
+        "config.run.name",
+        "is not a value",
+    ),
+    "a value that is missing": (lambda d: put(d, "config.run.name", "???"), "config.run.name", "is not a value"),
+    "an arm that is looked up later": (
+        lambda d: with_arms(d, arm(run__name="${now:%H}")),
+        "arms[run.name=${now:%H}].set.run.name",
+        "is not a value",
+    ),
+    "a look that is none": (lambda d: put(d, "claim.look", "plain,lens"), "claim.look", "no option of sim/look"),
+    "another policy in an arm": (
+        lambda d: with_arms(d, arm(policy__checkpoint="x")),
+        "arms[policy.checkpoint=x].set",
+        "is pinned",
+    ),
+    "a place in a rung": (
+        lambda d: put(d, "ladder[main].set", {"run.dir": "x"}),
+        "ladder[main].set",
+        "prereg launch chooses",
+    ),
+    "a target outside the packages": (
+        lambda d: put(d, "config.reward._target_", "os.system"),
+        "config.reward._target_",
+        "outside the allowed",
+    ),
+    "a target outside the packages in an arm": (
+        lambda d: with_arms(d, arm(reward___target_="os.system")),
+        "arms[reward._target_=os.system].set.reward._target_",
+        "outside",
+    ),
+    # -------------------- the claim and the run
+    "another head than is trained": (lambda d: put(d, "claim.head", "flow"), "claim.head", "trains the head 'ar'"),
+    "another protocol than is played": (lambda d: put(d, "claim.protocol", "sim10"), "claim.protocol", "plays"),
+    "an effect without a direction": (
+        lambda d: put(put(d, "claim.direction", "none"), "reads[progress].rule.direction", "increase"),
+        "claim.smallest_effect",
+        "no smallest effect",
+    ),
+    "a head that the run does not play": (
+        lambda d: more(d, measurement("extra", played_by="run", head="flow")),
+        "measurements[extra].head",
+        "asks for another head",
+    ),
+    "a primary read of another look": (
+        lambda d: all_of(
+            d,
+            **{
+                "measurements[before]": measurement("before", policy="base", look="lens"),
+                "measurements[after]": measurement("after"),
+            },
+        ),
+        "measurements[before].look",
+        "another look than the claim's",
+    ),
+    "seeds that the run does not play": (
+        lambda d: more(d, measurement("extra", played_by="run", seeds="10000-10003")),
+        "measurements[extra].seeds",
+        "the run evaluates 10000-10005",
+    ),
+    "a temperature that the run does not play": (
+        lambda d: more(d, measurement("extra", played_by="run", temperature=0.7)),
+        "measurements[extra].temperature",
+        "at temperature 0.0",
+    ),
+    "a step that the run does not play": (
+        lambda d: more(d, measurement("extra", played_by="run", step=7)),
+        "measurements[extra].step",
+        "evaluates after 0, 1 updates",
+    ),
+    "a base after an update": (
+        lambda d: put(d, "measurements[before].step", 1),
+        "measurements[before].step",
+        "before the first update",
+    ),
+    "seeds that are trained on": (lambda d: put(d, "config.geometry.train_seed_base", 9999), BOTH, "are trained on"),
+    "seeds that are trained on in another arm": (
+        lambda d: with_arms(d, arm(geometry__train_seed_base=10005)),
+        BOTH,
+        "are trained on, first 10005",
+    ),
+    "seeds of another use": (
+        lambda d: more(d, measurement("extra", seeds="100000")),
+        "measurements[extra].seeds",
+        "100000",
+    ),
+    # -------------------- the rules
+    "three rows in a row of one": (
+        lambda d: put(d, "add:reads[wire]", read("wire", WIRE)),
+        "reads[wire].rule",
+        "it can never fire",
+    ),
+    "three rows in a row of two": (
+        lambda d: all_of(d, **{"config.run.steps": 2, "add:reads[wire]": read("wire", WIRE)}),
+        "reads[wire].rule",
+        "3 rows in a row of 2 rows",
+    ),
+    "bands that overlap": (
+        lambda d: put(d, "add:reads[band]", read("band", bands((1, "at_most", 5)))),
+        "reads[band].rule",
+        "several bands",
+    ),
+    "bands with a gap": (
+        lambda d: put(d, "add:reads[band]", read("band", bands((1, "at_least", 4)))),
+        "reads[band].rule",
+        "no band",
+    ),
+    "a band that cannot be reached": (
+        lambda d: put(d, "add:reads[band]", read("band", bands((1, "at_most", 6), (2, "at_least", 7)))),
+        "reads[band].rule",
+        "never be reached",
+    ),
+    "a threshold that cannot fail": (
+        lambda d: put(
+            d,
+            "add:reads[x]",
+            read(
+                "x",
+                {
+                    "kind": "threshold",
+                    "measurement": "after",
+                    "metric": "success_strict",
+                    "statistic": "count",
+                    "comparator": "at_least",
+                    "line": 0,
+                },
+            ),
+        ),
+        "reads[x].rule",
+        "it can never FAIL",
+    ),
+    "a test with too few pairs": (
+        lambda d: put(
+            d,
+            "add:reads[x]",
+            read(
+                "x",
+                {"kind": "mcnemar", "before": "before", "after": "after", "metric": "success_strict", "alpha": 0.001},
+            ),
+        ),
+        "reads[x].rule",
+        "",
+    ),
+    "a primary read that decides nothing": (
+        lambda d: put(d, "reads[money].role", "primary"),
+        "reads[money].rule",
+        "only records",
+    ),
+    "a guardrail that decides nothing": (
+        lambda d: put(d, "reads[money].role", "guardrail"),
+        "reads[money].rule",
+        "only records",
+    ),
+    "a rule for one run on every arm": (
+        lambda d: with_arms(put(d, "measurements[training].arm", "*"), arm(optim__lr=1.0)),
+        "reads[clip].rule",
+        "training is made for 2 arms, and threshold judges one run",
+    ),
+    "reads that need one another": (
+        lambda d: all_of(
+            d,
+            **{
+                "add:reads[a]": read("a", {"kind": "any_of", "of": ["b", "clip"]}),
+                "add:reads[b]": read("b", {"kind": "any_of", "of": ["a", "clip"]}),
+            },
+        ),
+        {"reads[a].rule", "reads[b].rule"},
+        "come back to this one",
+    ),
+    "reads that need one another at a boundary": (
+        lambda d: two_rungs(
+            all_of(
+                d,
+                **{
+                    "add:reads[a]": read("a", {"kind": "any_of", "of": ["b", "clip"]}),
+                    "add:reads[b]": read("b", {"kind": "any_of", "of": ["a", "clip"]}),
+                },
+            ),
+            proceed_if=["a"],
+        ),
+        {"reads[a].rule", "reads[b].rule", "ladder[R0].proceed_if"},
+        "",
+    ),
+    "a boundary that needs a later rung": (
+        lambda d: two_rungs(d, proceed_if=["clip"]),
+        "ladder[R0].proceed_if",
+        "clip needs training",
+    ),
+    "a gate that needs what it stands before": (
+        lambda d: put(d, "gates", [{"id": "g", "text": "t", "rule": bands(), "before": "main", "override": False}]),
+        "gates[g].rule",
+        "g needs after, which is measured on main",
+    ),
+    "a constant that is read too late": (
+        lambda d: all_of(d, **{"add:constants.c": None, "deferred": [{"id": "c", "read": "clip", "by": "main"}]}),
+        "deferred[c].read",
+        "clip needs training",
+    ),
+    # -------------------- wires and the budget
+    "a wire that cannot fire": (
+        lambda d: put(d, "config.tripwires.collapse", "armed"),
+        "config.tripwires.collapse",
+        "needs 3 waves",
+    ),
+    "a wire that cannot fire beside its own baseline": (
+        lambda d: all_of(d, **{"config.run.steps": 3, "config.tripwires.knockaway": "armed"}),
+        "config.tripwires.knockaway",
+        "needs 4 waves",
+    ),
+    "a wire of an arm that cannot fire": (
+        lambda d: with_arms(d, arm(tripwires__divergence="armed")),
+        "config.tripwires.divergence",
+        "needs 6 waves",
+    ),
+    "no budget": (lambda d: put(d, "budget.wall_h", None), "budget", "no limit"),
+    "a plan without a price": (
+        lambda d: put(d, "budget.expected", {}),
+        "budget.expected.main.wall_h",
+        "nobody has said",
+    ),
+    "a budget below the plan": (lambda d: put(d, "budget.wall_h", 0.05), "budget.wall_h", "the pool holds 0.05"),
+    "a budget below the plan of all arms": (
+        lambda d: put(put(d, "arms", [BASELINE, arm(optim__lr=1.0)]), "budget.wall_h", 0.15),
+        "budget.wall_h",
+        "(2 arms)",
+    ),
+}
+
+
+def test_the_registration_that_is_varied_has_nothing_wrong_with_it(sound):
+    assert found(sound) == []
+    assert found(two_rungs(sound)) == []
+    assert found(with_arms(sound, arm(optim__lr=1.0))) == []
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_exactly_what_is_wrong_is_found(sound, wrong):
+    change, where, says = WRONG[wrong]
+    told = found(change(sound))
+    assert told, "nothing was found"
+    wanted = where if isinstance(where, set) else {where}
+    assert len(told) == len(wanted) and {finding.where for finding in told} == wanted, told
+    assert all(says in finding.what and finding.remedy for finding in told), told
+
+
+def test_replicates_are_judged_together(sound):
+    measured = {m["id"]: m for m in sound["measurements"]}
+    arms = [arm(run__seed=seed) for seed in (1, 2)]
+    rule = {"kind": "cluster_bootstrap", "before": "before", "after": "after", "metric": "progress_final_cm"}
+    document = with_arms(
+        sound, *arms,
+        **{"measurements[after]": {**measured["after"], "arm": "*"}, "reads[progress].rule": rule},
+    )  # fmt: skip
+    assert found(document) == []
+
+
+def test_a_configuration_that_cannot_run_is_a_finding_and_no_crash(sound):
+    told = found(put(sound, "config.eval.at_steps", [7]))
+    assert any("no update 7" in finding.what for finding in told)
+    told = found(put(sound, "measurements[after].seeds", "x-y"))
+    assert told and all(finding.remedy for finding in told)
+
+
+def test_a_new_draft_has_nothing_wrong_with_it(bench, capsys):
+    assert prereg("new", "E7") == 0
+    assert prereg("freeze", "E7", "experiment=quickstart", "--check") == 0
+
+
+def test_a_look_is_stated_and_it_is_the_one_that_is_rendered(bench, capsys):
+    bench.draft(DRAFT.replace("look: plain", "look: lens"))
+    refused(capsys, 2, "freeze", "E1", *TINY, says=("claim.look", "does not render the look 'lens'"))
+    assert prereg("freeze", "E1", *TINY, "sim/look=lens", "--check") == 0
+    bench.draft(DRAFT.replace("  look: plain\n", ""))
+    refused(capsys, 2, "freeze", "E1", *TINY, says="look")
+
+
+def test_everything_that_is_wrong_is_told_at_once(bench, capsys):
+    text = DRAFT.replace("head: ar", "head: flow").replace("wall_h: 1.0", "wall_h: 0.01")
+    bench.draft(text)
+    refused(capsys, 2, "freeze", "E1", *TINY, says=("2 things are wrong", "claim.head", "budget.wall_h"))
+    assert not (bench.folder() / "registration.yaml").exists()
