@@ -143,3 +143,13 @@ def test_a_corrected_word_does_not_lead_back_from_a_halt(bench, capsys):
 def test_a_registered_run_differs_in_nothing_from_its_registration(launched, capsys):
     run = Folder(launched.experiments, "E1").load().state.attempts[0].data["run"]
     assert told(capsys, "diff", "E1", run)[1]["deltas"][0]["ops"] == []
+
+
+def test_the_list_tells_of_the_others_when_one_is_broken(launched, capsys):
+    launched.draft(id="E2")
+    assert prereg("freeze", "E2", *TINY) == 0
+    path = launched.folder("E1") / "registration.yaml"
+    path.write_text(path.read_text() + "#\n")
+    code, answer = told(capsys, "status")
+    assert code == 5 and [row["state"] for row in answer["registrations"]] == ["BROKEN", "REGISTERED"]
+    assert "registration.yaml" in answer["registrations"][0]["fault"] and prereg("status") == 5

@@ -63,11 +63,11 @@ def test_a_file_that_the_ledger_knows_of_stays(launched):
 def test_a_checkpoint_that_was_copied_but_not_recorded_is_copied_again(launched):
     folder = Folder(launched.experiments, "E1")
     run = launched.root / folder.load().state.attempts[0].data["run"]
-    directory = launched.root / "outputs" / "published" / "main"
+    directory = launched.root / "outputs" / "prereg" / "E1" / "published" / "main" / run.name
     directory.mkdir(parents=True)
     (directory / "junk").write_text("half")
-    publish(folder, "main", "main", run, directory)
-    assert folder.load().state.published["main"]["directory"] == "outputs/published/main"
+    assert publish(folder, "main", "baseline", run) == directory
+    assert folder.load().state.published["main"]["directory"] == directory.relative_to(launched.root).as_posix()
     assert not (directory / "junk").exists() and (directory / "config.json").exists()
 
 

@@ -54,7 +54,7 @@ TOLD = {
     "read": {"read": "s", "outcome": OUTCOME, "evidence": [], "exploratory": False},
     "rung": {"rung": "R0", "decision": "PROCEED", "reads": ["s"]},
     "published": {"rung": "R0", "run": "R0/baseline", "directory": "d", "receipt": {}, "files": {}},
-    "verdict": {"verdict": "SUPPORTED", "sentence": "s", "reasons": [], "adjusted": {}},
+    "verdict": {"verdict": "SUPPORTED", "sentence": "s", "reasons": [], "adjusted": {}, "rests_on": {"p": "PASS"}},
     "erratum": {"text": "t", "disputes": False, "by": "a"},
     "imported": {"events": 1, "hash": "0"},
     "reported": {"sha256": "0"},

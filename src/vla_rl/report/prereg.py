@@ -59,7 +59,8 @@ def overview(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(heading, overflow="fold")
     for row in rows:
         verdict = (row["verdict"] or "") + (" (disputed)" if row["disputed"] else "")
-        table.add_row(row["id"], row["state"], str(row["amendments"]), str(row["attempts"]), verdict, row["next"])
+        counts = ["" if row[key] is None else str(row[key]) for key in ("amendments", "attempts")]
+        table.add_row(row["id"], row["state"], *counts, verdict, row["next"])
     return table
 
 

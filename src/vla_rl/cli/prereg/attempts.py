@@ -259,7 +259,8 @@ def publish(folder: Folder, rung: str, arm: str, run: Path) -> Path:
 
     name = published_name(rung, arm)
     directory = root_of(folder) / "outputs" / "prereg" / folder.id / "published" / name / run.name
-    if directory.exists() and name not in folder.load().state.published:
+    known = {root_of(folder) / each["directory"] for each in folder.load().state.published.values()}
+    if directory.exists() and directory not in known:
         shutil.rmtree(directory)  # of a process that was killed before the ledger knew; the run still has its policy
     directory.parent.mkdir(parents=True, exist_ok=True)
     receipt = export_run(run, directory)

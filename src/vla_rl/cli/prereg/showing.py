@@ -14,7 +14,7 @@ from vla_rl import paths
 from vla_rl.cli.options import print_json
 from vla_rl.cli.prereg.common import folder, parser
 from vla_rl.cli.prereg.nextstep import next_step
-from vla_rl.errors import EXIT_INTEGRITY, EXIT_OK, UsageError
+from vla_rl.errors import EXIT_INTEGRITY, EXIT_OK, IntegrityError, UsageError
 from vla_rl.prereg import delta, freezing
 from vla_rl.prereg.amendments import Effective
 from vla_rl.prereg.budget import account
@@ -25,6 +25,7 @@ from vla_rl.prereg.registered import config_of
 from vla_rl.prereg.verifying import verify as find_problems
 from vla_rl.report import prereg as tables
 
+BROKEN = "BROKEN"  # what the list says of a registration that does not match its ledger
 CHOSEN = ("run.name", "budget.gpu_h", "budget.wall_h")  # by a launch: the id, and what the pool has left
 
 
@@ -128,20 +129,30 @@ def status(argv: Sequence[str]) -> int:
     made.add_argument("id", metavar="ID", nargs="?")
     args = made.parse_args(list(argv))
     if args.id is None:
-        rows = [_summary(folder(id).load()) for id in known(paths.experiments_dir())]
+        rows = [_row(id) for id in known(paths.experiments_dir())]
         if args.json:
             print_json({"registrations": rows})
         elif rows:
             tables.show(tables.overview(rows))
         else:
             print(f"no registration in {paths.experiments_dir()}; begin with: vla-rl prereg new E001")
-        return EXIT_OK
+        return EXIT_INTEGRITY if any(row["state"] == BROKEN for row in rows) else EXIT_OK
     told = _status(folder(args.id).load())
     if args.json:
         print_json(told)
     else:
         tables.show(*tables.status(told))
     return EXIT_OK
+
+
+def _row(id: str) -> dict[str, Any]:
+    """A line of the list, also of a registration that does not match its ledger: the others are still told."""
+    try:
+        return _summary(folder(id).load())
+    except IntegrityError as error:
+        blank = dict.fromkeys(("title", "amendments", "attempts", "verdict"))
+        return {"id": id, **blank, "state": BROKEN, "disputed": False, "next": f"vla-rl prereg verify {id}",
+                "fault": f"{error.what} ({error.where})"}  # fmt: skip
 
 
 def _summary(loaded: Loaded) -> dict[str, Any]:
