@@ -101,6 +101,10 @@ def _state(loaded: Loaded, request: Request) -> list[Difference]:
         found.append(
             Difference(what, done.data["run"], f"vla-rl prereg read {id} READ; a second run would be a choice")
         )
+    earlier = now.of(request.rung, request.arm)
+    if earlier and not earlier[-1].finished and not request.resume:
+        what = f"attempt {earlier[-1].number} of it can go on; a fresh start would be a choice between runs"
+        found.append(Difference(what, earlier[-1].data["run"], "--resume, or amend first, with the reason"))
     if request.resume and not now.of(request.rung, request.arm):
         found.append(Difference("there is no attempt to go on with", "--resume", "leave --resume away"))
     return found

@@ -8,11 +8,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from vla_rl.config.schedule import evaluation_steps, training_seeds
 from vla_rl.errors import ConfigError
 from vla_rl.prereg.document import Measurement, Registration
+from vla_rl.prereg.metrics import misspelt
 from vla_rl.prereg.registered import arms_of, config_of, context
 from vla_rl.prereg.rules import Rule
 from vla_rl.prereg.rules.clustered import ClusterBootstrap
@@ -215,6 +217,13 @@ def _family(r: Registration) -> Iterator[Finding]:
             yield Finding(f"reads[{name}].rule", what, "use mcnemar, sign_test or binomial_tail, or claim.family: null")
 
 
+def _metrics(r: Registration) -> Iterator[Finding]:
+    for name, metric, known in misspelt(r):
+        close = get_close_matches(metric, known, n=1)
+        remedy = f"did you mean {close[0]}?" if close else "docs/metrics.md and docs/training.md list them"
+        yield Finding(f"{name}.rule.metric", f"no run writes {metric!r}", remedy)
+
+
 CHECKS: tuple[Callable[[Registration], Iterator[Finding]], ...] = (
-    _claim, _measurements, _seeds, _rules, _order, _wires, _budget, _looks, _family,
+    _claim, _measurements, _seeds, _rules, _order, _wires, _budget, _looks, _family, _metrics,
 )  # fmt: skip

@@ -3,7 +3,7 @@
 In: the claim, outcomes of its reads with their roles, its falsifiers, what made the run invalid or halted it. Out:
 `Verdict` and its sentence. Pure: no file, no clock, no choice. The order:
 
-1. INVALID: a gate, an armed wire or an exclusion invalidates the run, or evidence that counts may not be judged.
+1. INVALID: a gate or an exclusion invalidates the run, or evidence that counts may not be judged.
 2. REFUTED: a falsifier fired.
 3. INCONCLUSIVE: the run was halted, or a primary read is missing.
 4. REFUTED: a primary read fails.

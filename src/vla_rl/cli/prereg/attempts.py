@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +99,8 @@ def _watch(
 
 
 def bury(folder: Folder) -> list[int]:
-    """Record the end of attempts whose process is gone; the caller holds the lock. Their cost is what their heartbeat
-    last told. Returns their numbers."""
+    """Record the end of attempts whose process is gone; the caller holds the lock. They cost until the newest file that
+    they left. Returns their numbers."""
     if not folder.frozen:
         return []
     loaded, buried = folder.load(), []
@@ -109,23 +109,28 @@ def bury(folder: Folder) -> list[int]:
             run = root_of(folder) / attempt.data["run"]
             wall_h, last = _last_sign(attempt, run)
             why = f"its process is gone; last sign of life {last}"
-            _end_locked(
-                folder, loaded, attempt.number, run, how="killed", code=None, why=why, wall_h=wall_h,
-                on_gpu=attempt.data["on_gpu"],
-            )  # fmt: skip
-            if listed := watch.find(run, watched_in(folder)):
-                watch.close(listed, exit_code=None, how=f"killed: {why}", where=watched_in(folder))
+            record_end(folder, loaded, attempt, how="killed", why=why, wall_h=wall_h)
             buried.append(attempt.number)
     return buried
 
 
+def record_end(folder: Folder, loaded: Loaded, attempt: Attempt, *, how: str, why: str, wall_h: float) -> None:
+    """Record the end of an attempt that could not do it itself, and take it off the list of runs; the caller holds the
+    lock."""
+    run = root_of(folder) / attempt.data["run"]
+    _end_locked(
+        folder, loaded, attempt.number, run, how=how, code=None, why=why, wall_h=wall_h,
+        on_gpu=attempt.data["on_gpu"],
+    )  # fmt: skip
+    if listed := watch.find(run, watched_in(folder)):
+        watch.close(listed, exit_code=None, how=f"{how}: {why}", where=watched_in(folder))
+
+
 def _last_sign(attempt: Attempt, run: Path) -> tuple[float, str]:
+    """Hours until the newest file that the attempt left, and when that was."""
     launched = datetime.fromisoformat(attempt.utc)
-    try:
-        last = datetime.fromisoformat(json.loads((run / "heartbeat.json").read_bytes())["utc"])
-    except (OSError, ValueError, KeyError):
-        last = launched
-    last = max(last, launched)
+    written = [path.stat().st_mtime for path in run.rglob("*") if path.is_file()]
+    last = max([launched, *(datetime.fromtimestamp(time_s, UTC) for time_s in written)])
     return (last - launched).total_seconds() / 3600, last.isoformat(timespec="seconds")
 
 

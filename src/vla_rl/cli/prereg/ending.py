@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.options import print_json
-from vla_rl.cli.prereg.attempts import bury
+from vla_rl.cli.prereg.attempts import bury, record_end
 from vla_rl.cli.prereg.common import author, folder, parser
 from vla_rl.errors import EXIT_OK, LaunchRefused, UsageError
 from vla_rl.prereg import state
@@ -17,6 +17,7 @@ from vla_rl.prereg.document import REPORT
 from vla_rl.prereg.folder import Folder, not_now
 from vla_rl.prereg.judging import verdict_record, verdict_stands
 from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.process import Process
 from vla_rl.prereg.state import Attempt
 from vla_rl.report.registration import registration_report
 
@@ -183,3 +184,33 @@ def _ended(args: Any, target: Folder, told: Mapping[str, Any]) -> None:
         print_json({"id": args.id, **told})
     else:
         print(f"{args.id} is {told['state']}\n  git add {target.path} && git commit")
+
+
+def lost(argv: Sequence[str]) -> int:
+    """Record the end of an attempt that nobody can record."""
+    made = parser(
+        "lost",
+        "An attempt whose machine is gone will never report. Record that, with the reason and the hours that it may\n"
+        "have cost; --resume goes on from what there is of its run.",
+        ("lost E001-quickstart 2 --hours 1.5 --reason 'the machine was taken away'",),
+    )
+    made.add_argument("attempt", metavar="N", type=int, help="number of the attempt")
+    made.add_argument("--hours", type=float, required=True, metavar="H", help="what it has cost at most")
+    made.add_argument("--reason", required=True, help="what happened")
+    args = made.parse_args(list(argv))
+    target = folder(args.id)
+    with target.ledger.locked():
+        bury(target)
+        loaded = target.load()
+        running = {attempt.number: attempt for attempt in loaded.state.running}
+        attempt = running.get(args.attempt)
+        if attempt is None or not args.hours >= 0:
+            raise UsageError(
+                f"attempt {args.attempt} has its end, or was never begun" if attempt is None else "hours are positive",
+                remedy=f"without an end: {', '.join(map(str, running)) or 'none'}",
+            )
+        if Process.of_body(attempt.data["process"]).alive():
+            raise LaunchRefused("its process runs on this machine", where=f"attempt {args.attempt}", remedy="stop it")
+        record_end(target, loaded, attempt, how="lost", why=args.reason, wall_h=args.hours)
+    _ended(args, target, {"state": loaded.state.name, "attempt": args.attempt, "how": "lost"})
+    return EXIT_OK

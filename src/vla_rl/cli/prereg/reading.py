@@ -194,7 +194,10 @@ def _show(target: Folder, item: Read | Gate, recorded: dict[str, Any], *, as_jso
     exploratory = " (exploratory: it was changed after outcomes were seen)" if recorded["exploratory"] else ""
     print(f"{item.role} read {item.id}{exploratory}\n  {item.question}\n  {outcome.line()}")
     now = target.load().state
-    for rung, decision in now.rungs.items():
-        print(f"  boundary of {rung}: {decision}")
+    for rung in target.load().registration.ladder:
+        if item.id in rung.proceed_if and rung.id in now.rungs:
+            print(f"  boundary of {rung.id}: {now.rungs[rung.id]}")
+            for name in rung.proceed_if:
+                print(f"    {name}: {Outcome.from_record(now.reads[name]['outcome']).line()}")
     if now.name == state.COMPLETE:
         print(f"every primary read is there: vla-rl prereg verdict {target.id}")

@@ -83,10 +83,12 @@ class Context:
         """Smallest effect of interest of a rule, as a size: its own, else the claim's; None without either.
 
         Args:
-            share: it is a difference of shares, which none above 1 can be (the claim's is then in another unit).
+            share: it is a difference of shares. The claim's is one if it is at most 1, and of another unit if not.
         """
-        found = self.smallest_effect if own is None else self.number(own)
-        return None if found is None or (share and abs(found) > 1) else abs(found)
+        if own is not None:
+            return abs(self.number(own))
+        found = self.smallest_effect
+        return None if found is None or share != (abs(found) <= 1) else abs(found)
 
     def planned_trials(self, measurement: str, last: int | None = None) -> int | None:
         """Registered number of episodes that a count runs over; None where it is not known beforehand."""
