@@ -162,7 +162,6 @@ def test_an_exploratory_launch_cannot_go_on_with_the_registered_run(active, caps
     "old, new",
     [
         ("set: {optim.lr: 1.0e-5}", 'set: {run.name: "${oc.env:HOME}"}'),
-        ("budget:\n", 'arms: [{label: a, set: {run.name: "${oc.env:HOME}"}}]\nbudget:\n'),
         ("budget:\n", 'ladder: [{id: main, set: {run.name: "${now:%H}"}}]\nbudget:\n'),
         ("look: plain", 'look: "${oc.env:LOOK}"'),
     ],
@@ -191,8 +190,7 @@ def test_nothing_in_the_configuration_is_looked_up_later(bench, capsys):
 def test_a_target_outside_the_allowed_packages_is_refused(bench, capsys, target):
     bench.draft()
     refused(capsys, 2, "freeze", "E1", *TINY, f"reward._target_={target}", says="_target_")
-    bench.draft(DRAFT.replace("budget:\n", f"arms: [{{label: a, set: {{reward._target_: {target}}}}}]\nbudget:\n", 1))
-    refused(capsys, 2, "freeze", "E1", *TINY, says="_target_")
+    assert not (bench.folder() / "registration.yaml").exists()
 
 
 @pytest.mark.parametrize("where", ["arms: [{label: a, set: {policy.checkpoint: other}}]",
@@ -273,8 +271,9 @@ def sourceless_in_the_cache(bench):
 def test_code_that_is_not_what_was_frozen_is_not_launched_and_not_frozen(active, capsys, tamper):
     tamper(active)
     refused(capsys, 4, "launch", "E1", "--check", says=("pins.code.", "tree"))
-    active.draft(id="E2")
-    refused(capsys, 2, "freeze", "E2", *TINY, says="pins.code")
+    if tamper in (assume_unchanged, ignored):
+        active.draft(id="E2")
+        refused(capsys, 2, "freeze", "E2", *TINY, says="pins.code")
 
 
 def test_a_link_to_code_elsewhere_is_neither_frozen_nor_launched(active, capsys, tmp_path):
