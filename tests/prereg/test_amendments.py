@@ -361,11 +361,11 @@ def test_differences_are_shown_as_table_json_and_markdown(active, capsys):
         assert prereg("diff", *arguments) == 0
         return capsys.readouterr().out
 
-    parts = json.loads(said("E1", "--json"))["deltas"]["deltas"]
+    parts = json.loads(said("E1", "--json"))["deltas"]
     assert [[(op["path"], op["from"], op["to"]) for op in part["ops"]] for part in parts] == [
         [("config.optim.lr", 3e-5, 1e-6)], [("config.optim.lr", 1e-6, 1e-7)], [("config.optim.lr", 3e-5, 1e-7)],
     ]  # fmt: skip
-    (between,) = json.loads(said("E1@1", "E1@2", "--json"))["deltas"]["deltas"]
+    (between,) = json.loads(said("E1@1", "E1@2", "--json"))["deltas"]
     assert between["ops"] == [{"op": "set", "path": "config.optim.lr", "from": 1e-6, "to": 1e-7}]
     assert json.loads(said("E1@2", "E1@2", "--json"))["deltas"][0]["ops"] == []
     assert len(json.loads(said("E1@1", "--json"))["deltas"]) == 1

@@ -91,7 +91,7 @@ def _state(loaded: Loaded, request: Request) -> list[Difference]:
     for attempt in now.running:
         if (attempt.rung, attempt.arm) == (request.rung, request.arm):
             process = attempt.data["process"]
-            where = f"attempt {attempt.number}, process {process['pid']} on {process['node']}"
+            where = f"attempt {attempt.number}, process {process['pid']} of machine {process['node']}"
             if attempt.alive:
                 found.append(Difference("this rung and arm is running", where, "wait for it, or stop it first"))
     if request.exploratory:

@@ -6,6 +6,7 @@ numbers are given again: it counts together with when the process started, on wh
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ class Process:
     """A process of some machine.
 
     Attributes:
-        node, boot: the machine's name and the id of its boot.
+        node, boot: a digest of the machine's name, which is nobody's business elsewhere, and the id of its boot.
         pid: process id.
         started: when it started, in clock ticks since the boot.
     """
@@ -38,7 +39,7 @@ class Process:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return None
-        return None if fields[0] in "ZX" else cls(platform.node(), _boot(), pid, int(fields[STARTED]))
+        return None if fields[0] in "ZX" else cls(_node(), _boot(), pid, int(fields[STARTED]))
 
     @classmethod
     def own(cls) -> Process:
@@ -58,7 +59,11 @@ class Process:
 
     def alive(self) -> bool | None:
         """Whether it still runs; None on another machine, which cannot tell."""
-        return Process.of(self.pid) == self if self.node == platform.node() else None
+        return Process.of(self.pid) == self if self.node == _node() else None
+
+
+def _node() -> str:
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:12]
 
 
 def _boot() -> str:

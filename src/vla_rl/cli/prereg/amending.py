@@ -131,9 +131,12 @@ def _settled(constant: str, loaded: Loaded) -> Op:
 
 
 def _repinned(before: Effective) -> list[Op]:
-    registration = before.registration
-    taken = pins.take(registration.config, pins.Place.here(), registration.pins.command, None)
-    new = {**plain(taken), "command": registration.pins.command, "draft_sha256": registration.pins.draft_sha256}
+    old = before.registration.pins
+    taken = pins.take(before.registration.config, pins.Place.here(), old.command, None)
+    new = {**plain(taken), "command": old.command, "draft_sha256": old.draft_sha256}
+    trees = ("package_tree", "conf_tree")
+    if all(getattr(old.code, name) == getattr(taken.code, name) for name in trees):
+        new["code"]["base_commit"] = old.code.base_commit  # where these very trees can be found
     here = read_path("pins")
     return [Op(op.op, (*here, *op.path), op.before, op.after) for op in delta.diff(dict(before.plain)["pins"], new)]
 

@@ -58,7 +58,8 @@ def _none_running(attempts: Sequence[Attempt]) -> None:
     for attempt in attempts:
         process = attempt.data["process"]
         raise LaunchRefused(
-            "an attempt is running", where=f"attempt {attempt.number}, process {process['pid']} on {process['node']}",
+            "an attempt is running",
+            where=f"attempt {attempt.number}, process {process['pid']} of machine {process['node']}",
             remedy="wait for it, or stop it first",
         )  # fmt: skip
 

@@ -8,14 +8,14 @@ TEMPLATE = """\
 # Draft of {id}. Change what is here, then: vla-rl prereg freeze {id} experiment=quickstart
 # Everything that is left away is filled in from the configuration when it is frozen. All sections and rule kinds are
 # described in docs/prereg.md; `vla-rl prereg freeze {id} ... --check` says what is wrong with it and writes nothing.
-title: Do three steps of token-GRPO help the weak base?
+title: Do a few steps of token-GRPO help the weak base?
 author: {author}
 
 summary: |
   In plain words, for somebody who was not there: what is tried, and what would show that it worked.
 
 claim:
-  hypothesis: Three GRPO steps raise greedy strict success of tiny_start on scenes that it was not trained on.
+  hypothesis: A few GRPO steps raise greedy strict success of tiny_start on scenes that it was not trained on.
   direction: increase            # increase, decrease or none
   smallest_effect: 0.2           # of the success rate; power is computed for it
   unit: episode                  # episode: about this checkpoint; training_seed: about the method, needs replicates
