@@ -13,7 +13,7 @@ from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.history import History
 from vla_rl.prereg.verifying import verify
 
-SAMPLE = 24  # bytes of each file in the default suite
+SAMPLE = 16  # bytes of each file in the default suite
 
 
 @pytest.fixture(scope="session")

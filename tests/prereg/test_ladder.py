@@ -93,15 +93,26 @@ def ran(bench, number, rung="main", *, how="finished", **cost):
 
 
 @pytest.fixture(scope="session")
-def _rungs_template(tmp_path_factory, used):
-    """Two rungs from a base of its own, active; the gate before the first is open."""
+def _gated_template(tmp_path_factory, used):
+    """Two rungs from a base of its own, active."""
     made = Bench.make(tmp_path_factory.mktemp("rungs") / "repo")
     shutil.copytree(paths.bundled_base("tiny_start"), made.root / "base")
     with (made.root / ".gitignore").open("a") as file:
         file.write("base/\n")
     made.commit("more")
     with used(made):
-        made.frozen("E1", LADDER, "policy.checkpoint=base")
+        return made.frozen("E1", LADDER, "policy.checkpoint=base")
+
+
+@pytest.fixture
+def gated(_gated_template, tmp_path, use):
+    """The gate before the first rung is not judged yet."""
+    return use(_gated_template.copy(tmp_path / "repo"))
+
+
+@pytest.fixture(scope="session")
+def _rungs_template(_gated_template, tmp_path_factory, used):
+    with used(_gated_template.copy(tmp_path_factory.mktemp("open") / "repo")) as made:
         assert hand_in(made, "ready", counts={"worked": [9, 20]}) == 0
     return made
 
@@ -150,7 +161,15 @@ def test_the_next_rung_starts_from_what_the_last_one_published(climbed):
 
 
 def test_a_rung_is_not_launched_before_the_one_before_it(rungs, capsys):
-    refused(capsys, 4, "launch", "E1", "--rung", "R1", says=("the boundary of R0 is not judged: signal", "starts from"))
+    refused(
+        capsys,
+        4,
+        "launch",
+        "E1",
+        "--rung",
+        "R1",
+        says=("the boundary of R0 is not judged: it needs signal", "starts from"),
+    )
     assert "the checkpoint of R0 that R1 starts from is not there" in json.dumps(rungs.ledger()[-1]["data"])
     assert prereg("launch", "E1", "--rung", "R0", "--check") == 0
 
@@ -205,7 +224,7 @@ def test_code_that_was_changed_plays_no_evaluation(climbed, capsys):
     refused(capsys, 4, "read", "E1", "gain", says=("cannot be played here", "pins.code.package_tree"))
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_checkpoint_of_the_run_that_was_exchanged_is_not_read(climbed, capsys, whole):
     """The first rung's weights, or its whole checkpoint, in the place of the second one's."""
     runs = climbed.root / "outputs/prereg/E1"
@@ -220,6 +239,7 @@ def test_a_checkpoint_of_the_run_that_was_exchanged_is_not_read(climbed, capsys,
     )
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_nobody_recorded_is_played_anew(climbed):
     """A record of an evaluation that somebody put there, with the outcomes that they would like."""
     place = climbed.root / "outputs/prereg/E1/evaluations"
@@ -237,27 +257,26 @@ def test_an_evaluation_that_nobody_recorded_is_played_anew(climbed):
 
 # -------------------------------------------------------------------------------------------------------- gates
 @pytest.mark.parametrize("worked, decision", [(2, "ABORT"), (3, "BAND"), (6, "BAND"), (7, "PASS")])
-def test_a_gate_lets_pass_holds_back_or_aborts(bench, capsys, worked, decision):
-    bench.frozen("E1", LADDER)
+def test_a_gate_lets_pass_holds_back_or_aborts(gated, capsys, worked, decision):
     refused(capsys, 4, "launch", "E1", "--check", says="the gate ready is not judged")
     refused(capsys, 4, "override", "E1", "ready", "--reason", "x", says="is not judged")
-    assert hand_in(bench, "ready", counts={"worked": [worked, 20]}) == 0
-    assert bench.events()[-1] == ("gate_passed" if decision == "PASS" else "gate_refused")
-    assert bench.ledger()[-1]["data"]["decision"] == decision
+    assert hand_in(gated, "ready", counts={"worked": [worked, 20]}) == 0
+    assert gated.events()[-1] == ("gate_passed" if decision == "PASS" else "gate_refused")
+    assert gated.ledger()[-1]["data"]["decision"] == decision
     told = capsys.readouterr().out
     assert f"gate ready: {decision}" in told and "n = 20" in told and "interval" in told
     if decision == "PASS":
         assert prereg("launch", "E1", "--check") == 0
     else:
         refused(capsys, 4, "launch", "E1", "--check", says=f"the gate ready says {decision}")
-        assert hand_in(bench, "ready", counts={"worked": [20, 20]}) == 0, "it shows what is on record"
+        assert hand_in(gated, "ready", counts={"worked": [20, 20]}) == 0, "it shows what is on record"
         refused(capsys, 4, "launch", "E1", "--check", says=f"the gate ready says {decision}")
     overridden = prereg("override", "E1", "ready", "--reason", "decided by Ada")
     assert overridden == (0 if decision == "BAND" else 4)
     assert prereg("launch", "E1", "--check") == (4 if decision == "ABORT" else 0)
     assert prereg("verify", "E1") == 0
     if decision == "ABORT":
-        assert prereg("verdict", "E1") == 0 and bench.ledger()[-1]["data"]["verdict"] == "INVALID"
+        assert prereg("verdict", "E1") == 0 and gated.ledger()[-1]["data"]["verdict"] == "INVALID"
 
 
 def test_a_band_without_a_registered_override_holds(bench, capsys):
@@ -267,12 +286,11 @@ def test_a_band_without_a_registered_override_holds(bench, capsys):
     refused(capsys, 4, "launch", "E1", "--check", says=("says BAND", "no override is registered"))
 
 
-def test_a_gate_that_aborted_is_not_amended_away(bench, capsys):
-    bench.frozen("E1", LADDER)
-    assert hand_in(bench, "ready", counts={"worked": [1, 20]}) == 0
+def test_a_gate_that_aborted_is_not_amended_away(gated, capsys):
+    assert hand_in(gated, "ready", counts={"worked": [1, 20]}) == 0
     assert prereg("amend", "E1", "--remove", "gates[ready]", "--reason", "x", "--kind", "scientific", "--data-seen",
                   "outcomes") == 0  # fmt: skip
-    assert prereg("verdict", "E1") == 0 and bench.ledger()[-1]["data"]["verdict"] == "INVALID"
+    assert prereg("verdict", "E1") == 0 and gated.ledger()[-1]["data"]["verdict"] == "INVALID"
 
 
 # ------------------------------------------------------------------------------------------------------- budget
@@ -311,6 +329,7 @@ def test_whatever_was_started_was_spent(bench):
 
 
 # ----------------------------------------------------------------------------------------------------- attempts
+@pytest.mark.slow
 def test_a_wire_that_fires_halts_and_only_an_amendment_goes_on(bench, capsys):
     wire = ("tripwires.collapse=armed", "tripwires.collapse_waves=1", "tripwires.collapse_std_cm=1000")
     bench.frozen("E1", DRAFT, *wire)

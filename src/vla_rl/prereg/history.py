@@ -51,7 +51,7 @@ class History:
     changes: Mapping[str, Sequence[Change]]
     head: Mapping[str, str]
     blobs: Mapping[str, bytes]
-    remembered: Mapping[str, bytes]
+    remembered: Mapping[str, bytes | None]
 
     @classmethod
     def of(cls, path: Path) -> History | None:

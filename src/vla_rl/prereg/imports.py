@@ -16,6 +16,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -83,12 +84,15 @@ def _runs_instead(cached: Path, source: Path) -> bool:
     else:
         stamp = (int(facts.st_mtime) & 0xFFFFFFFF, facts.st_size & 0xFFFFFFFF)
         used = (int.from_bytes(data[8:12], "little"), int.from_bytes(data[12:16], "little")) == stamp
-    if not used:
-        return False
+    return used and not _is_compiled_from(data[16:], text)
+
+
+@lru_cache(maxsize=4096)
+def _is_compiled_from(code: bytes, text: bytes) -> bool:
     try:
-        return marshal.loads(data[16:]) != compile(text, str(source), "exec", dont_inherit=True)
+        return marshal.loads(code) == compile(text, "", "exec", dont_inherit=True)
     except (ValueError, EOFError, TypeError, SyntaxError):
-        return True
+        return False
 
 
 def shadows(own: Iterable[str]) -> list[tuple[str, str]]:

@@ -11,7 +11,8 @@ from vla_rl.cli.prereg.common import folder, parser
 from vla_rl.errors import EXIT_OK, IntegrityError, UsageError
 from vla_rl.prereg import anchor
 from vla_rl.prereg.document import REPORT
-from vla_rl.prereg.folder import EVIDENCE, Folder, create
+from vla_rl.prereg.folder import Folder, Loaded, create
+from vla_rl.prereg.judging import evidence_files
 from vla_rl.prereg.ledger import LEDGER, parse
 
 
@@ -38,8 +39,9 @@ def import_(argv: Sequence[str]) -> int:
             )
         entries = parse(theirs, str(there.ledger.path))
         new = entries[len(loaded.entries) :]
-        there.load_as_written()
-        files = _new_files(there)
+        known = there.load_as_written()
+        evidence_files(there, entries)  # what is not as recorded is not taken over
+        files = _files(there, known)
         for name, data in files.items():
             create(target.path / name, data)
         temporary = target.path / f".{LEDGER}.{os.getpid()}.tmp"
@@ -60,6 +62,8 @@ def import_(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _new_files(there: Folder) -> dict[str, bytes]:
-    found = [*sorted((there.path / EVIDENCE).glob("*.json")), *sorted((there.path / "amendments").glob("*.yaml"))]
-    return {path.relative_to(there.path).as_posix(): path.read_bytes() for path in found}
+def _files(there: Folder, known: Loaded) -> dict[str, bytes]:
+    """What the ledger there knows of, by name."""
+    paths = [there.evidence(entry.data["evidence"]) for entry in known.entries if entry.event == "look"]
+    paths += [there.amendment(amendment.number) for amendment in known.effective.amendments]
+    return {path.relative_to(there.path).as_posix(): path.read_bytes() for path in paths}
