@@ -56,13 +56,12 @@ TOLD = {
     "published": {"rung": "R0", "run": "R0/baseline", "directory": "d", "receipt": {}, "files": {}},
     "verdict": {"verdict": "SUPPORTED", "sentence": "s", "reasons": [], "adjusted": {}, "rests_on": {"p": "PASS"}},
     "erratum": {"text": "t", "disputes": False, "by": "a"},
-    "imported": {"events": 1, "hash": "0"},
     "reported": {"sha256": "0"},
     "closed": {"verdict": "SUPPORTED", "banked": [], "inherits": [], "by": "a"},
     "withdrawn": {"reason": "r"},
     "superseded": {"by": "E2", "reason": "r"},
 }  # fmt: skip
-NOTES = "erratum imported reported"
+NOTES = "erratum reported"
 WORK = "gate_passed overridden attempt_ended look read rung published verdict"
 # state: {where it leads: events}, from the description of the life of a registration.
 TABLE = {

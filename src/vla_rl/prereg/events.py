@@ -50,7 +50,6 @@ DATA: dict[str, dict[str, Any]] = {
     "published": {"rung": str, "run": str, "directory": str, "receipt": {str: object}, "files": _DIGESTS},
     "verdict": {"verdict": str, "sentence": str, "reasons": _TEXTS, "adjusted": {str: object}, "rests_on": _DIGESTS},
     "erratum": {"text": str, "disputes": bool, "by": str},
-    "imported": {"events": int, "hash": str},
     "reported": {"sha256": str},
     "closed": {"verdict": str, "banked": _TEXTS, "inherits": _TEXTS, "by": str},
     "withdrawn": {"reason": str},

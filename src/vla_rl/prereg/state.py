@@ -40,14 +40,13 @@ EVENTS = {
     "published": "a rung's checkpoint was copied with a receipt",
     "verdict": "the claim was judged",
     "erratum": "something was found to be wrong afterwards",
-    "imported": "ledger and evidence came back from another machine",
     "reported": "REPORT.md was written",
     "closed": "the end",
     "withdrawn": "the registration was taken back, with its reason",
     "superseded": "another registration takes its place",
 }
 _ASIDE = {"withdrawn": WITHDRAWN, "superseded": SUPERSEDED}
-_NOTED: dict[str, str | None] = {"erratum": None, "imported": None, "reported": None}  # None: the state stays
+_NOTED: dict[str, str | None] = {"erratum": None, "reported": None}  # None: the state stays
 _TALK: dict[str, str | None] = {"objected": None, "answered": None, "gate_refused": None, **_NOTED}
 _RESULTS: dict[str, str | None] = {
     name: None for name in ("attempt_ended", "look", "read", "rung", "published", "verdict")
