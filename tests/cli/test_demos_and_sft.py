@@ -60,6 +60,7 @@ def test_a_stopped_training_goes_on_to_the_same_policy(demos, tmp_path):
     assert scene["protocol"] == "sim100b" and len(scene["scene_hash"]) == 64
 
 
+@pytest.mark.slow
 def test_evaluations_between_steps_are_of_the_demonstrations_scene_and_on_open_seeds(demos, tmp_path, capfd):
     """In this process: each command would import torch anew."""
     own = [f"sft.demos={demos}", *SFT, "sft.ema=0.5", "sft.eval_every=2", "pool=serial", "sim.max_ticks=30"]

@@ -66,6 +66,7 @@ def test_a_mistake_of_a_whole_program_prints_no_traceback(tmp_path):
     assert "Traceback" not in done.stderr and done.stdout == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("eval", "policy=expert", "eval.seeds=300"), ("demos", "demos.seeds=100000")])
 def test_a_directory_that_cannot_be_made_is_named_before_anything_is_computed(tmp_path, arguments):
     (tmp_path / "file").write_text("")
@@ -74,6 +75,7 @@ def test_a_directory_that_cannot_be_made_is_named_before_anything_is_computed(tm
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_cannot_begin_leaves_no_directory(tmp_path):
     done = vla_rl("eval", "policy=expert", "eval.seeds=300", "sim.chunk_ticks=10", f"run.dir={tmp_path / 'out'}")
     assert done.returncode == 2 and not (tmp_path / "out").exists()
@@ -119,6 +121,7 @@ def test_every_key_can_be_listed():
     assert done.returncode == 0 and "geometry.train_seed_base" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_expert_succeeds_and_json_is_one_object(tmp_path):
     done = vla_rl("eval", "policy=expert", "eval.seeds=300-301", f"run.dir={tmp_path / 'expert'}", "--json")
     assert done.returncode == 0, done.stderr

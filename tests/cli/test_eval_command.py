@@ -73,6 +73,7 @@ def test_the_contact_sheet_is_a_picture(expert: tuple[Path, dict[str, Any]]) -> 
         assert sheet.format == "PNG" and sheet.width > 2 * 3 * 96 and len(sheet.getcolors(1_000_000) or []) > 100
 
 
+@pytest.mark.slow
 def test_a_policy_is_filmed_from_its_own_chunks(tmp_path: Path) -> None:
     directory = tmp_path / "policy"
     done = vla_rl(
@@ -88,6 +89,7 @@ def test_a_policy_is_filmed_from_its_own_chunks(tmp_path: Path) -> None:
     assert "contact_sheet.png" in done.stderr and done.stdout == ""
 
 
+@pytest.mark.slow
 def test_no_video_and_no_traces_run_nothing_again(tmp_path: Path) -> None:
     done = vla_rl(
         "eval", "policy=expert", "policy.workers=1", "eval.seeds=300", "--video", "none", f"run.dir={tmp_path / 'out'}"

@@ -122,6 +122,7 @@ def test_the_limit_counts_from_the_start_of_the_command(
     assert code == 0 and json.loads(out)["finished"] == 0, err
 
 
+@pytest.mark.slow
 def test_a_probe_is_stopped_goes_on_and_judges_by_machine(
     tmp_path: Path, capfd: Any, stop_after: Callable[[int | None], None]
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_directory_that_is_in_use_is_refused_with_the_remedy(finished):
     assert "not empty" in again.stderr and "run.resume=" in again.stderr and "Traceback" not in again.stderr
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_resumed_and_changes_nothing(finished):
     directory, _ = finished
     before = {p.name: p.read_bytes() for p in directory.glob("*.jsonl")}
@@ -116,6 +117,7 @@ def test_an_edit_of_the_stored_configuration_is_found_at_resume(finished, tmp_pa
     assert done.returncode == 5 and "config.yaml" in done.stderr, done.stderr
 
 
+@pytest.mark.slow
 def test_a_refused_launch_leaves_no_directory(tmp_path):
     done = vla_rl("train", *TINY_RUN, "surface=patch_only", "optim.weight_decay=0.1", f"run.dir={tmp_path / 'out'}")
     assert done.returncode == 2 and "Traceback" not in done.stderr
@@ -231,6 +233,7 @@ def kill_at(moment, arguments):
     raise AssertionError(f"the run ended before it printed {moment!r}")
 
 
+@pytest.mark.slow
 def test_the_wall_limit_stops_cleanly_and_says_how_to_go_on(tmp_path):
     directory = tmp_path / "short"
     started = time.monotonic()

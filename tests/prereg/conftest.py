@@ -1,5 +1,8 @@
 """Registrations are tried on a git repository of their own; what runs in them is the real trainer."""
 
+import fcntl
+import os
+import shutil
 from contextlib import contextmanager
 
 import pytest
@@ -42,10 +45,27 @@ def used(made):
         yield made
 
 
+def shared(tmp_path_factory, name, build):
+    """A bench that is built once, also where several processes run the tests: the others wait for the first."""
+    base = tmp_path_factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    place.mkdir(exist_ok=True)
+    with open(place / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "done").exists():
+            shutil.rmtree(place / "repo", ignore_errors=True)
+            build(place / "repo")
+            (place / "done").touch()
+    return Bench(place / "repo")
+
+
 @pytest.fixture(scope="session")
 def _active_template(tmp_path_factory):
-    with used(Bench.make(tmp_path_factory.mktemp("active") / "repo")) as made:
-        return made.frozen()
+    def build(root):
+        with used(Bench.make(root)) as made:
+            made.frozen()
+
+    return shared(tmp_path_factory, "active", build)
 
 
 @pytest.fixture
@@ -57,9 +77,12 @@ def active(_active_template, tmp_path, use):
 @pytest.fixture(scope="session")
 def _template(_active_template, tmp_path_factory):
     """A registration that was run to its end and committed, nothing read yet: built once."""
-    with used(_active_template.copy(tmp_path_factory.mktemp("prereg") / "repo")) as made:
-        assert prereg("launch", "E1") == 0
-    return made
+
+    def build(root):
+        with used(_active_template.copy(root)):
+            assert prereg("launch", "E1") == 0
+
+    return shared(tmp_path_factory, "launched", build)
 
 
 @pytest.fixture
@@ -70,14 +93,16 @@ def launched(_template, tmp_path, use):
 
 @pytest.fixture(scope="session")
 def _judged_template(_template, tmp_path_factory):
-    with used(_template.copy(tmp_path_factory.mktemp("judged") / "repo")) as made:
-        (made.root / "outputs" / "spend.json").write_text('{"values": {"hours": 0.5}}')
-        for read in (["progress"], ["clip"], ["money", "--from", "outputs/spend.json"]):
-            assert prereg("read", "E1", *read) == 0
-        assert prereg("verdict", "E1") == 0
-        assert prereg("close", "E1", "--banked", "the loop runs") == 0
-        made.commit("Close E1")
-    return made
+    def build(root):
+        with used(_template.copy(root)) as made:
+            (made.root / "outputs" / "spend.json").write_text('{"values": {"hours": 0.5}}')
+            for read in (["progress"], ["clip"], ["money", "--from", "outputs/spend.json"]):
+                assert prereg("read", "E1", *read) == 0
+            assert prereg("verdict", "E1") == 0
+            assert prereg("close", "E1", "--banked", "the loop runs") == 0
+            made.commit("Close E1")
+
+    return shared(tmp_path_factory, "judged", build)
 
 
 @pytest.fixture

@@ -108,6 +108,7 @@ def sections_of(a, b):
     return {write_path(op.path[:2]) for op in diff(a, b)}
 
 
+@pytest.mark.slow
 def test_a_value_of_the_registration_is_named_to_its_section(whole, check):
     path = whole.folder() / "registration.yaml"
     stored = yamlfile.load(path.read_bytes(), path.name)
@@ -154,6 +155,7 @@ def test_a_value_of_the_ledger_is_named_to_its_line_and_field(whole, check):
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_whatever_is_cut_or_put_in_is_caught(whole, check):
     rng = random.Random(17)
     for path in files(whole):

@@ -113,6 +113,7 @@ def test_an_exploratory_run_does_not_stand_against_a_verdict(bench, capsys):
     assert prereg("close", "E1") == 4 and "stop it first" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_override_holds_for_what_was_launched_under_it(bench, capsys):
     bench.frozen("E1", DRAFT + GATE)
     assert prereg("read", "E1", "preflight", "--from", spend(bench)) == 0

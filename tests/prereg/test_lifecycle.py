@@ -110,6 +110,7 @@ def test_the_objection_window_has_to_pass(bench, capsys):
     assert "objections are possible until" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_exploratory_run_is_labelled_and_proves_nothing(bench, capsys):
     bench.frozen()
     assert prereg("launch", "E1", "--exploratory", "--set", "optim.lr=1e-4", "--set", "run.steps=0") == 0

@@ -83,6 +83,7 @@ def test_windows_are_what_the_expert_saw_and_did_next(demo_dir: Path) -> None:
     assert window == len(demos) and first == len(demos.dataset)
 
 
+@pytest.mark.slow
 def test_a_wrongly_calibrated_arm_does_the_same_and_reports_other_angles(demo_dir: Path, tmp_path: Path) -> None:
     error_deg = (2.5, -2.5, 0.0, 1.0, 0.0, 0.0)
     record(tmp_path, recipe(calibration_error_deg=error_deg))
@@ -104,6 +105,7 @@ def test_a_wrongly_calibrated_arm_does_the_same_and_reports_other_angles(demo_di
     assert np.allclose(*normalised, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_two_workers_record_the_same_dataset_as_one(demo_dir: Path, tmp_path: Path) -> None:
     summary = record(tmp_path, workers=2)
     assert summary.complete and summary.attempts == 3

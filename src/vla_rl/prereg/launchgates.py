@@ -102,7 +102,8 @@ def _state(loaded: Loaded, request: Request) -> list[Difference]:
             Difference(what, done.data["run"], f"vla-rl prereg read {id} READ; a second run would be a choice")
         )
     earlier = now.of(request.rung, request.arm)
-    if earlier and not earlier[-1].finished and not request.resume:
+    fresh = not request.resume and earlier and earlier[-1].utc > now.since  # nothing was amended meanwhile
+    if fresh and not earlier[-1].finished:
         what = f"attempt {earlier[-1].number} of it can go on; a fresh start would be a choice between runs"
         found.append(Difference(what, earlier[-1].data["run"], "--resume, or amend first, with the reason"))
     if request.resume and not now.of(request.rung, request.arm):

@@ -10,6 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -127,10 +128,12 @@ def record_end(folder: Folder, loaded: Loaded, attempt: Attempt, *, how: str, wh
 
 
 def _last_sign(attempt: Attempt, run: Path) -> tuple[float, str]:
-    """Hours until the newest file that the attempt left, and when that was."""
+    """Hours until the last heartbeat or the newest file that the attempt left, and when that was."""
     launched = datetime.fromisoformat(attempt.utc)
-    written = [path.stat().st_mtime for path in run.rglob("*") if path.is_file()]
-    last = max([launched, *(datetime.fromtimestamp(time_s, UTC) for time_s in written)])
+    signs = [datetime.fromtimestamp(path.stat().st_mtime, UTC) for path in run.rglob("*") if path.is_file()]
+    with suppress(OSError, ValueError, KeyError):
+        signs.append(datetime.fromisoformat(json.loads((run / "heartbeat.json").read_bytes())["utc"]))
+    last = max([launched, *signs])
     return (last - launched).total_seconds() / 3600, last.isoformat(timespec="seconds")
 
 
