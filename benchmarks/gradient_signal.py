@@ -30,7 +30,7 @@ from vla_rl.rl.lessons import Lesson, micro_batches, select_lessons
 from vla_rl.rl.rundir import EPISODES, stored_config
 from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.update import Fixed, accumulate_gradient
-from vla_rl.rollout.files import read_jsonl
+from vla_rl.rollout.jsonl import read_jsonl
 from vla_rl.rollout.store import read_wave, wave_dir
 
 Key = tuple[int, int, int]

@@ -9,7 +9,7 @@ import pytest
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "vla_rl"
 LAYERS = [
-    ("errors", "paths", "seeds"),
+    ("errors", "files", "paths", "seeds"),
     ("config",),
     ("stats",),
     ("prereg",),
@@ -24,8 +24,8 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 FREE_OF = {
-    "torch": {"errors", "paths", "seeds", "config", "stats", "prereg", "sim", "report"},
-    "mujoco": {"errors", "paths", "seeds", "config", "stats", "prereg", "policy", "rl", "sft", "report"},
+    "torch": {"errors", "files", "paths", "seeds", "config", "stats", "prereg", "sim", "report"},
+    "mujoco": {"errors", "files", "paths", "seeds", "config", "stats", "prereg", "policy", "rl", "sft", "report"},
 }
 
 

@@ -1,4 +1,4 @@
-"""Where things are: the configuration tree, bundled bases and the user cache; and that they are there to stay.
+"""Where things are: the configuration tree, bundled bases and the user cache.
 
 `conf/` and `experiments/` stand at the repository root. In a checkout (editable install) that copy is used; a wheel
 carries `conf/` inside the package. Nothing here creates a directory.
@@ -57,12 +57,3 @@ def packaged_meshes() -> Path:
 def bundled_base(name: str) -> Path:
     """The directory of a base policy that ships with the package, e.g. ``"tiny_start"``."""
     return PACKAGE / "bases" / name
-
-
-def fsync_path(path: Path) -> None:
-    """Make a file's content, or a directory's entries, durable: a rename is on disk once its directory is."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -22,7 +22,7 @@ from vla_rl.rl.summary import episode_row
 from vla_rl.rl.surfaces import Full, Lora
 from vla_rl.rl.update import build_optimizer, grpo_update
 from vla_rl.rollout import store
-from vla_rl.rollout.files import dump_json
+from vla_rl.rollout.jsonl import dump_json
 from vla_rl.rollout.pool import ProcessPool, SerialPool
 from vla_rl.rollout.records import EpisodeSpec, Row
 from vla_rl.rollout.wave import run_wave

@@ -10,7 +10,7 @@ from toy_run import REWARD, toy_trainer
 from vla_rl.rl.advantage import GroupRule
 from vla_rl.rl.reprice import compare_prices, departures, ledger, price
 from vla_rl.rl.reward import RewardV1, RewardV2
-from vla_rl.rollout.files import read_jsonl
+from vla_rl.rollout.jsonl import read_jsonl
 
 RULE = GroupRule(draws=2, min_group_std=0.05)
 

@@ -10,7 +10,7 @@ import pytest
 
 from vla_rl.errors import IntegrityError
 from vla_rl.rollout import store
-from vla_rl.rollout.files import append_jsonl, dump_json, read_jsonl, repair_jsonl
+from vla_rl.rollout.jsonl import append_jsonl, dump_json, read_jsonl, repair_jsonl
 from vla_rl.rollout.records import Episode, EpisodeSpec, Row, facts
 
 

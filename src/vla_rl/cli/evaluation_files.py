@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import UsageError
+from vla_rl.files import write_atomic
 from vla_rl.report.progress import ProgressView
-from vla_rl.rollout.files import append_jsonl, dump_json, write_atomic
+from vla_rl.rollout.jsonl import append_jsonl, dump_json
 from vla_rl.rollout.records import Episode, facts
 from vla_rl.sim.stillness import is_frozen
 

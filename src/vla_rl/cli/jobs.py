@@ -65,20 +65,14 @@ def check_launcher(launcher: Sequence[str]) -> None:
 
 
 def plan_jobs(directory: Path, jobs: Sequence[Job]) -> None:
-    """Write down what is to be run; a job that is planned already is not planned again.
+    """Write down what is to be run.
 
     Raises:
-        UsageError: one of them is.
+        UsageError: one of them is planned already.
     """
     (directory / JOBS).mkdir(exist_ok=True)
     for job in jobs:
-        try:
-            job.plan(directory)
-        except FileExistsError:
-            raise UsageError(
-                "there is a job of this name already", where=f"{directory / JOBS}/{job.name}.json",
-                remedy="name another directory",
-            ) from None  # fmt: skip
+        job.plan(directory)
 
 
 def run_jobs(

@@ -18,11 +18,12 @@ from vla_rl.cli.main import EXIT_INTERRUPTED
 from vla_rl.cli.onejob import Job, log_file, log_tail, read_job
 from vla_rl.cli.startup import claim_directory
 from vla_rl.errors import EXIT_CRASH, EXIT_OK, EXIT_STOPPED, UsageError, VlaRlError
+from vla_rl.files import create_atomic, write_atomic
 from vla_rl.report import sweep
 from vla_rl.report.progress import ProgressView
 from vla_rl.report.training import closing
 from vla_rl.rl.rundir import MANIFEST, is_run
-from vla_rl.rollout.files import dump_json, write_atomic
+from vla_rl.rollout.jsonl import dump_json
 
 RECORD = "sweep.json"
 TAIL_LINES = 12
@@ -73,11 +74,8 @@ def write_record(
         "title": title, "swept": list(swept), "launcher": list(launcher), "jobs": [job.name for job in jobs],
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"), "go_on": go_on, "rows": None, "exit_code": None,
     }  # fmt: skip
-    try:
-        with open(directory / RECORD, "x") as file:
-            file.write(dump_json(body, indent=1))
-    except FileExistsError:
-        raise UsageError("another process has just started here", where=str(directory), remedy="start again") from None
+    if not create_atomic(directory / RECORD, dump_json(body, indent=1).encode()):
+        raise UsageError("another process has just started here", where=str(directory), remedy="start again")
     plan_jobs(directory, jobs)
 
 

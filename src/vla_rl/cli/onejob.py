@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from vla_rl.errors import UsageError
+from vla_rl.files import create_atomic, write_atomic
 from vla_rl.prereg.process import Process
 from vla_rl.rl.rundir import is_run
-from vla_rl.rollout.files import dump_json, write_atomic
+from vla_rl.rollout.jsonl import dump_json
 
 JOBS = "jobs"
 PLANNED, RUNNING, ENDED, INTERRUPTED = "planned", "running", "ended", "interrupted"
@@ -51,13 +52,20 @@ class Job:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def plan(self, directory: Path) -> None:
-        """Write its file, which must not exist."""
+        """Write its file.
+
+        Raises:
+            UsageError: it exists, or the name cannot be that of a file.
+        """
         if not re.fullmatch(r"[\w-]+", self.name):
             raise UsageError(f"{self.name!r} cannot be the name of a job", remedy="use letters, digits, _ and -")
         unset = dict.fromkeys(("process", "started_utc", "ended_utc", "seconds", "exit_code", "summary"))
         body = {**asdict(self), "more": [], "state": PLANNED, "attempts": 0, **unset}
-        with open(job_file(directory, self.name), "x") as file:
-            file.write(dump_json(body, indent=1))
+        if not create_atomic(job_file(directory, self.name), dump_json(body, indent=1).encode()):
+            raise UsageError(
+                "there is a job of this name already", where=str(job_file(directory, self.name)),
+                remedy="name another directory",
+            )  # fmt: skip
 
 
 def job_file(directory: Path, name: str) -> Path:

@@ -15,8 +15,9 @@ from vla_rl.config.compose import compose
 from vla_rl.config.schema import ParityConfig
 from vla_rl.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from vla_rl.evals.parity import Bounds, judge
+from vla_rl.files import write_atomic
 from vla_rl.report.progress import ProgressView
-from vla_rl.rollout.files import dump_json, write_atomic
+from vla_rl.rollout.jsonl import dump_json
 
 EXAMPLES = (
     "vla-rl parity outputs/eval/source outputs/eval/export",

@@ -16,9 +16,10 @@ from vla_rl.config.schema import EvalJobConfig, ProbeConfig
 from vla_rl.errors import EXIT_OK, ConfigError
 from vla_rl.evals.kept import FOLDER, Deadline, Kept, KeptEpisodes, OutOfTime, count_kept, discard_kept
 from vla_rl.evals.probe import Rule, Scores, check_temperatures, decide, read_greedy, read_temperature
+from vla_rl.files import write_atomic
 from vla_rl.report.progress import ProgressView
 from vla_rl.rollout.events import Event, PredictRound
-from vla_rl.rollout.files import append_jsonl, dump_json, write_atomic
+from vla_rl.rollout.jsonl import append_jsonl, dump_json
 from vla_rl.rollout.records import Episode, EpisodeSpec, facts
 from vla_rl.seeds import check_use, parse_seeds
 from vla_rl.sim.canary import require_rendering

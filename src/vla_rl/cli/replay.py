@@ -17,7 +17,7 @@ from vla_rl.report.progress import ProgressView
 from vla_rl.rl.plan import Geometry
 from vla_rl.rl.rundir import EPISODES, recorded_base, stored_config
 from vla_rl.rollout import store
-from vla_rl.rollout.files import read_jsonl
+from vla_rl.rollout.jsonl import read_jsonl
 from vla_rl.rollout.records import EpisodeSpec
 
 if TYPE_CHECKING:

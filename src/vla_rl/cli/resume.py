@@ -20,8 +20,8 @@ from vla_rl.config.keys import check_values, key_types, version_gap
 from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import ROOTS
 from vla_rl.errors import ConfigError, UsageError
+from vla_rl.files import write_atomic
 from vla_rl.rl.rundir import CONFIG, stored_config
-from vla_rl.rollout.files import write_atomic
 
 # What may differ when a job goes on: how long and how parallel it works, never what it computes.
 FREE = ("run.max_wall_s",)

@@ -19,7 +19,8 @@ from statistics import median
 from typing import Any
 
 from vla_rl.config.schema import LookConfig, SimConfig
-from vla_rl.rollout.files import dump_json, write_atomic
+from vla_rl.files import write_atomic
+from vla_rl.rollout.jsonl import dump_json
 from vla_rl.seeds import parse_seeds
 from vla_rl.sim.protocol import HORIZONS, PROTOCOLS
 

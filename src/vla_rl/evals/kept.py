@@ -22,8 +22,8 @@ import numpy as np
 
 from vla_rl.errors import IntegrityError
 from vla_rl.evals.looks import Looks, Recording
+from vla_rl.files import write_atomic
 from vla_rl.rollout.events import Event, OnEvent, PredictRound
-from vla_rl.rollout.files import write_atomic
 from vla_rl.rollout.records import Episode, EpisodeSpec
 
 FORMAT = 1

@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vla_rl.errors import ConfigError, MachineError, UsageError
-from vla_rl.paths import fsync_path
+from vla_rl.files import fsync_path
 from vla_rl.policy.hf_network import check_hf_weights
 from vla_rl.policy.lora import check_merged
 from vla_rl.policy.metadata import write_metadata

@@ -7,7 +7,6 @@ Nothing that was written is ever changed. Left out: what to write (`freeze`, `la
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.errors import ConfigError, IntegrityError, UsageError
+from vla_rl.files import create_atomic
 from vla_rl.prereg import anchor, events, state, yamlfile
 from vla_rl.prereg.amendments import Effective, extend, read_amendment, start
 from vla_rl.prereg.canonical import SHORT, digest, file_digest
@@ -238,17 +238,8 @@ def create(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.read_bytes() == content:
         return  # of an import that was killed on its way
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise UsageError("the file exists, and what was written once stays", where=str(path)) from None
-    finally:
-        temporary.unlink()
+    if not create_atomic(path, content):
+        raise UsageError("the file exists, and what was written once stays", where=str(path))
 
 
 def sections(document: Mapping[str, Any]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.errors import IntegrityError, UsageError, VlaRlError
+from vla_rl.files import write_atomic
 from vla_rl.prereg.canonical import canonical
 from vla_rl.prereg.delta import diff, write_path
 
@@ -177,7 +178,7 @@ class Ledger:
             prev=entries[-1].hash if entries else GENESIS,
         )
         line = entry.line()
-        _replace(self.path, before + line + b"\n")
+        write_atomic(self.path, before + line + b"\n")
         return _entry(line, str(self.path), entry.seq + 1)
 
     @contextmanager
@@ -200,17 +201,3 @@ class Ledger:
 def now() -> str:
     """This moment, UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.errors import IntegrityError, UsageError
+from vla_rl.files import create_atomic, write_atomic
 from vla_rl.prereg.process import Process
 
 WATCH = Path("outputs") / "watch"
@@ -118,7 +118,8 @@ def open(
                 remedy="wait for it; on another machine than its own that cannot be told: vla-rl status --forget RUN",
             )  # fmt: skip
         _file(where, directory).unlink(missing_ok=True)
-    _appear(_file(where, directory), asdict(entry))
+    if not create_atomic(_file(where, directory), _json(asdict(entry))):
+        raise UsageError("another process has just put this run on the list", where=str(_file(where, directory)))
     return entry
 
 
@@ -131,9 +132,7 @@ def close(entry: Entry, *, exit_code: int | None, how: str, where: Path = WATCH)
     """
     body = {name: getattr(entry, name) for name in ("run", "run_dir", "registration", "rung", "arm", "opened_utc")}
     body |= {"ended_utc": datetime.now(UTC).isoformat(timespec="seconds"), "exit_code": exit_code, "how": how}
-    temporary = where / f".{LAST}.{os.getpid()}.tmp"
-    temporary.write_text(json.dumps(body, indent=1))
-    os.replace(temporary, where / LAST)
+    write_atomic(where / LAST, _json(body))
     _file(where, Path(entry.run_dir)).unlink(missing_ok=True)
 
 
@@ -176,13 +175,5 @@ def _read(path: Path) -> Entry | None:
         ) from error
 
 
-def _appear(path: Path, body: Mapping[str, Any]) -> None:
-    """A file that appears whole, and only if it is not there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(body, indent=1))
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise UsageError("another process has just put this run on the list", where=str(path)) from None
-    finally:
-        temporary.unlink()
+def _json(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, indent=1).encode()

@@ -15,11 +15,11 @@ from typing import Any
 
 from rich.table import Table
 
+from vla_rl.files import write_atomic
 from vla_rl.prereg.document import BASELINE
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Loaded
 from vla_rl.prereg.registered import evidence_arm
-from vla_rl.rollout.files import write_atomic
 from vla_rl.stats.bootstrap import bootstrap_counts
 from vla_rl.stats.intervals import clopper_pearson
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from vla_rl.report.progress import ProgressView, mishap
 from vla_rl.report.tables import number
 from vla_rl.rollout.events import EpisodeRestarted, Event, PredictRound, WorkerReplaced
-from vla_rl.rollout.files import read_jsonl
+from vla_rl.rollout.jsonl import read_jsonl
 from vla_rl.sft.events import PolicySaved, SftEvaluated, SftLogged, SftStopped
 
 UNIT = "evaluation"

@@ -16,8 +16,8 @@ from typing import Any
 from rich.table import Table
 
 from vla_rl.errors import EXIT_OK, EXIT_STOPPED
+from vla_rl.files import write_atomic
 from vla_rl.report.tables import change, count
-from vla_rl.rollout.files import write_atomic
 
 CSV, MARKDOWN = "summary.csv", "summary.md"
 SIDES = ("successes", "trials", "success_low", "success_high", "reward_mean")

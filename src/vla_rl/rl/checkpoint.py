@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from vla_rl.errors import IntegrityError
-from vla_rl.paths import fsync_path
+from vla_rl.files import fsync_path
 from vla_rl.policy.shardfiles import read_tensors, write_tensors
 from vla_rl.rl.surfaces import NamedParameters
-from vla_rl.rollout.files import dump_json
+from vla_rl.rollout.jsonl import dump_json
 
 FORMAT = 2
 SURFACE, OPTIMIZER, STATE = "surface", "optimizer", "state.json"  # the first two are stems of safetensors files

@@ -21,7 +21,8 @@ import yaml
 
 from vla_rl.config.differences import differences
 from vla_rl.errors import ConfigError, IntegrityError, UsageError
-from vla_rl.rollout.files import append_jsonl, dump_json, read_jsonl, repair_jsonl, write_atomic
+from vla_rl.files import create_atomic, write_atomic
+from vla_rl.rollout.jsonl import append_jsonl, dump_json, read_jsonl, repair_jsonl
 
 CONFIG, MANIFEST, LOCK = "config.yaml", "manifest.json", ".lock"
 TRAIN, EPISODES, EVAL, HEARTBEAT = "train.jsonl", "episodes.jsonl", "eval.jsonl", "heartbeat.json"
@@ -44,8 +45,7 @@ class RunDir:
             UsageError: the directory exists and is not empty, or another process took it a moment ago.
         """
         path.mkdir(parents=True, exist_ok=True)
-        # Of a launch that was killed before it had written anything: the file to be linked, and that file half written.
-        leftovers = (LOCK, f".{CONFIG}.", f"..{CONFIG}.")
+        leftovers = (LOCK, f".{CONFIG}.")  # of a launch that was killed before it had written anything
         if any(not entry.name.startswith(leftovers) for entry in path.iterdir()):
             raise UsageError(
                 "the run directory exists and is not empty",
@@ -55,7 +55,7 @@ class RunDir:
         run = cls(path, _take(path))
         with _released_on_error(run):
             text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-            if not _create_exclusively(path / CONFIG, text):
+            if not create_atomic(path / CONFIG, text.encode()):  # two processes may find the same empty directory
                 raise UsageError(
                     "another process has just started a run here", where=str(path), remedy="name another run.dir"
                 )
@@ -234,19 +234,6 @@ def _take(path: Path) -> int:
             "another process is working in this run directory", where=str(path), remedy="wait for it or stop it first"
         ) from None
     return handle
-
-
-def _create_exclusively(path: Path, text: str) -> bool:
-    """Two processes may find the same empty directory; only one can create this file, and it appears whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    write_atomic(temporary, text.encode())
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink()
-    return True
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from vla_rl.rl import guards, rundir
 from vla_rl.rl.rundir import RunDir
 from vla_rl.rl.surfaces import NamedParameters
 from vla_rl.rollout import store
-from vla_rl.rollout.files import read_jsonl
+from vla_rl.rollout.jsonl import read_jsonl
 
 
 def refuse_ended(run: Path) -> None:

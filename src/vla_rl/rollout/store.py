@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from vla_rl.errors import IntegrityError
-from vla_rl.rollout.files import write_atomic
+from vla_rl.files import write_atomic
 from vla_rl.rollout.records import Episode, Row
 
 FORMAT = 3

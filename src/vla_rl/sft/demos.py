@@ -23,9 +23,10 @@ from typing import Any
 
 from vla_rl import errors
 from vla_rl.errors import RolloutError, UsageError, VlaRlError
+from vla_rl.files import write_atomic
 from vla_rl.rl.rundir import CONFIG
 from vla_rl.rollout.events import OnEvent
-from vla_rl.rollout.files import dump_json, write_atomic
+from vla_rl.rollout.jsonl import dump_json
 from vla_rl.sft import lerobot
 from vla_rl.sft.events import EpisodesMerged, ShardRecorded
 from vla_rl.sft.merge import OWN_META, clear_staging, is_merged, merge

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from vla_rl.rollout.files import dump_json
+from vla_rl.rollout.jsonl import dump_json
 from vla_rl.sft import lerobot
 from vla_rl.sft.feature_stats import QUANTILES, picture_stats
 

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vla_rl.paths import fsync_path
+from vla_rl.files import fsync_path, write_atomic
 from vla_rl.policy.normalise import JOINTS
-from vla_rl.rollout.files import dump_json, write_atomic
+from vla_rl.rollout.jsonl import dump_json
 from vla_rl.sft import lerobot, lerobot_meta
 from vla_rl.sft.feature_stats import picture_stats, vector_stats
 from vla_rl.sft.recipe import FORMAT, DemoRecipe

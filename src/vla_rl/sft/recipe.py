@@ -15,7 +15,8 @@ from typing import Any
 
 from vla_rl.config.build import build
 from vla_rl.errors import ConfigError, IntegrityError, UsageError
-from vla_rl.rollout.files import dump_json, write_atomic
+from vla_rl.files import write_atomic
+from vla_rl.rollout.jsonl import dump_json
 from vla_rl.seeds import check_use, parse_seeds
 
 FORMAT, RECIPE_FILE = "vla_rl.demos.v2", "recipe.json"

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vla_rl.errors import IntegrityError
-from vla_rl.rollout.files import dump_json, write_atomic
+from vla_rl.files import write_atomic
+from vla_rl.rollout.jsonl import dump_json
 from vla_rl.sft import lerobot
 from vla_rl.sft.recording import RecordedEpisode, episode_table
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from vla_rl.config.build import build
 from vla_rl.policy.chunks import ChunkCodec
-from vla_rl.rollout.files import dump_json
+from vla_rl.rollout.jsonl import dump_json
 from vla_rl.rollout.store import read_episode
 from vla_rl.sft.recipe import DemoRecipe
 from vla_rl.sft.recording import RecordedEpisode, TickRecorder

@@ -25,7 +25,7 @@ from vla_rl.errors import StoppedRun, UsageError
 from vla_rl.policy.policy import VlaPolicy
 from vla_rl.rl import checkpoint as ckpt
 from vla_rl.rollout.events import OnEvent
-from vla_rl.rollout.files import append_jsonl, read_jsonl, repair_jsonl
+from vla_rl.rollout.jsonl import append_jsonl, read_jsonl, repair_jsonl
 from vla_rl.sft.average import WeightAverage
 from vla_rl.sft.batches import Batches
 from vla_rl.sft.dataset import TrainingRows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from vla_rl.cli.options import print_json
 from vla_rl.cli.prereg.attempts import bury, record_end
 from vla_rl.cli.prereg.common import author, folder, parser
 from vla_rl.errors import EXIT_OK, LaunchRefused, UsageError
+from vla_rl.files import write_atomic
 from vla_rl.prereg import state
 from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.document import REPORT
@@ -87,9 +87,7 @@ def _write_report(target: Folder) -> Path:
     told = loaded.entries[-1].event == "reported"
     if not (told and path.exists() and written == [file_digest(path.read_bytes())]):
         target.write("reported", {"sha256": file_digest(data)}, effective=loaded.effective)
-        temporary = path.with_name(f".{REPORT}.{os.getpid()}.tmp")
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
+        write_atomic(path, data)
     return path
 
 

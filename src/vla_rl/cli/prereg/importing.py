@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from vla_rl.cli.options import print_json
 from vla_rl.cli.prereg.common import folder, parser
 from vla_rl.errors import EXIT_OK, IntegrityError, UsageError
+from vla_rl.files import write_atomic
 from vla_rl.prereg import anchor
 from vla_rl.prereg.document import REPORT
 from vla_rl.prereg.folder import Folder, Loaded, create
 from vla_rl.prereg.judging import evidence_files
-from vla_rl.prereg.ledger import LEDGER, parse
+from vla_rl.prereg.ledger import parse
 
 
 def import_(argv: Sequence[str]) -> int:
@@ -44,12 +44,9 @@ def import_(argv: Sequence[str]) -> int:
         files = _files(there, known)
         for name, data in files.items():
             create(target.path / name, data)
-        temporary = target.path / f".{LEDGER}.{os.getpid()}.tmp"
-        temporary.write_bytes(theirs)
-        os.replace(temporary, target.ledger.path)
+        write_atomic(target.ledger.path, theirs)
         if (report := there.path / REPORT).is_file():
-            temporary.write_bytes(report.read_bytes())
-            os.replace(temporary, target.path / REPORT)
+            write_atomic(target.path / REPORT, report.read_bytes())
         after = target.load()
         for entry in new:
             upto = b"".join(line + b"\n" for line in theirs.split(b"\n")[: entry.seq + 1])

@@ -1,7 +1,7 @@
-"""Crash-safe files: atomic replacement, and JSONL that survives `kill -9`.
+"""Strict JSON, and JSONL that survives `kill -9`.
 
-In: bytes, JSON-able rows, paths. Out: files that hold either the old or the new content, and JSONL files of which at
-most the last line can be cut off (and is dropped by `repair_jsonl`). Left out: locking, and what the rows mean.
+In: JSON-able rows, paths. Out: JSONL files of which at most the last line can be cut off (and is dropped by
+`repair_jsonl`). Left out: locking, and what the rows mean.
 """
 
 from __future__ import annotations
@@ -14,18 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.errors import IntegrityError
-from vla_rl.paths import fsync_path
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` with `data`: a reader sees the old file or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    fsync_path(path.parent)
+from vla_rl.files import write_atomic
 
 
 def null_nan(value: Any) -> Any:
