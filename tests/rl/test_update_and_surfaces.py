@@ -179,6 +179,12 @@ def test_the_warm_up_rises_linearly_to_the_learning_rate():
     assert settings(lr=3e-5).lr_at(1) == 3e-5
 
 
+def test_the_learning_rate_falls_as_one_over_the_update_where_it_is_asked_to():
+    constants = settings(lr=3e-5, warmup_steps=5, decay_after=20)
+    assert [constants.lr_at(s) for s in (1, 20, 40, 60)] == pytest.approx([0.6e-5, 3e-5, 1.5e-5, 1e-5])
+    assert settings(lr=3e-5, warmup_steps=4, decay_after=2).lr_at(4) == pytest.approx(1.5e-5)
+
+
 @pytest.mark.parametrize("bad", [{"old_logp": "sampler"}, {"weighting": "row"}, {"microbatch_rows": 0}])
 def test_constants_that_make_no_sense_are_refused(bad):
     with pytest.raises(ConfigError):

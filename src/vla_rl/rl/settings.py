@@ -30,6 +30,7 @@ class UpdateSettings:
     max_first_gap: float
     lr: float
     warmup_steps: int
+    decay_after: int | None
     grad_clip: float
     limits: BatchLimits
     token_loss: TokenLoss = grpo_loss
@@ -68,8 +69,8 @@ class UpdateSettings:
         )
         return cls(
             objective, loss.weighting, loss.episode_tokens, loss.old_logp, loss.epochs, loss.max_first_gap,
-            optim.lr, optim.warmup_steps, optim.grad_clip, BatchLimits(optim.microbatch_rows, optim.microbatch_tokens),
-            token_loss,
+            optim.lr, optim.warmup_steps, optim.decay_after, optim.grad_clip,
+            BatchLimits(optim.microbatch_rows, optim.microbatch_tokens), token_loss,
         )  # fmt: skip
 
     @property
@@ -78,5 +79,11 @@ class UpdateSettings:
         return self.old_logp == RECORDED or self.epochs > 1
 
     def lr_at(self, step: int) -> float:
-        """Learning rate of update `step` (from 1): a linear rise over the warm-up, then constant."""
-        return self.lr * min(1.0, step / self.warmup_steps) if self.warmup_steps > 0 else self.lr
+        """Learning rate of update `step` (from 1): a linear rise over the warm-up, then constant, or falling.
+
+        The fall is that of stochastic approximation (Robbins and Monro, 1951): what the waves agree on goes on adding
+        up, what is chance in each averages out. It depends on the step alone, so a run that is given more steps later
+        is the same run.
+        """
+        rise = min(1.0, step / self.warmup_steps) if self.warmup_steps > 0 else 1.0
+        return self.lr * rise * min(1.0, (self.decay_after or step) / step)

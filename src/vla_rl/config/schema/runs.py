@@ -133,6 +133,9 @@ class OptimConfig:
     weight_decay: float = key(0.0, "AdamW decoupled weight decay", at_least=0)
     grad_clip: float = key(1.0, "global gradient norm is clipped to this", above=0)
     warmup_steps: int = key(0, "the learning rate rises linearly over this many updates", at_least=0)
+    decay_after: int | None = key(
+        None, "after N updates the learning rate falls as N / update; null: it stays", at_least=1
+    )
     microbatch_rows: int = key(
         1, "most rows of a forward and backward pass (changes memory and speed, not the gradient)", at_least=1
     )
