@@ -7,13 +7,7 @@ from bench import DRAFT, TINY, prereg, refused
 
 from vla_rl.prereg.delta import Op, apply, lookup, read_path
 from vla_rl.prereg.document import arm_id, read_registration
-from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.lint import findings
-
-
-@pytest.fixture(scope="session")
-def sound(_active_template):
-    return dict(Folder(_active_template.experiments, "E1").load().effective.plain)
 
 
 def found(document):
