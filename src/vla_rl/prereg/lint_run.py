@@ -198,19 +198,25 @@ def _budget(r: Registration) -> Iterator[Finding]:
 
 def _looks(r: Registration) -> Iterator[Finding]:
     """Decisions on the same scenes after several numbers of updates are several looks."""
-    steps: dict[tuple[Any, ...], set[int | None]] = {}
+    looked: dict[tuple[frozenset[int], str, str | None], set[int]] = {}
     for m in (r.measurement(name) for name in sorted(_decisive(r))):
         if m.kind == "evaluation" and m.policy == "trained":
-            steps.setdefault((m.seeds, m.arm, m.rung), set()).add(m.step)
-    for (seeds, _, _), looked in steps.items():
-        if len(looked) > r.looks.max:
-            what = f"decisions rest on {len(looked)} looks at the seeds {seeds}, and {r.looks.max} is registered"
+            for arm in arms_of(r, m):
+                last = config_of(r, m.rung, arm.id)["run"]["steps"]
+                scenes = frozenset(parse_seeds(m.seeds or "")), arm.id, m.rung
+                looked.setdefault(scenes, set()).add(last if m.step is None else m.step)
+    for (seeds, _, _), steps in looked.items():
+        if len(steps) > r.looks.max:
+            told = f"the {len(seeds)} seeds from {min(seeds)} on"
+            what = f"decisions rest on {len(steps)} looks at {told}, and {r.looks.max} is registered"
             yield Finding("looks.max", what, "register them, with sizes (alpha, level) that allow for so many")
 
 
 def _family(r: Registration) -> Iterator[Finding]:
     if r.claim.family is None:
         return
+    if not 0 < r.claim.family < 1:
+        yield Finding("claim.family", f"{r.claim.family:g} is no size of a family of tests", "e.g. 0.05")
     for name in r.primaries():
         if not hasattr(r.read(name).rule, "alpha"):
             what = f"primary reads are adjusted for one another, and {r.read(name).rule.KIND} has no p-value"
