@@ -34,7 +34,6 @@ def arm(**values):
 
 BOTH = {"measurements[before].seeds", "measurements[after].seeds"}  # measured on the same seeds
 BASELINE = {"id": "baseline", "label": "baseline", "set": {}}
-PROGRESS = {"kind": "paired_bootstrap", "before": "before", "after": "after", "metric": "progress_final_cm"}
 WIRE = {
     "kind": "window",
     "measurement": "training",
@@ -102,9 +101,29 @@ def two_rungs(document, **first):
     )  # fmt: skip
 
 
+def gate(rule, before="main"):
+    return {"id": "g", "text": "t", "rule": rule, "before": before, "override": False}
+
+
+def looked(document, *, role="primary", steps=2, **values):
+    """Two updates, and one more read, of an evaluation beside the one after the last of them."""
+    rule = {"kind": "interval", "measurement": "extra", "metric": "success", "line": 0.5}
+    extra = {"config.run.steps": steps, "add:reads[more]": read("more", rule, role)}
+    return all_of(more(document, measurement("extra", **values)), **extra)
+
+
+def with_p(document, family):
+    """The primary read has a p-value."""
+    rule = {"kind": "mcnemar", "before": "before", "after": "after", "metric": "success_strict"}
+    return all_of(document, **{"claim.family": family, "reads[progress].rule": rule})
+
+
 def with_arms(document, *arms, **more):
     return all_of(document, arms=[BASELINE, *arms], **{"budget.wall_h": 9.0}, **more)
 
+
+TWO_LOOKS = "decisions rest on 2 looks at the 6 seeds from 10000 on, and 1 is registered"
+ALL_ARMS = {"kind": "cluster_bootstrap", "before": "before", "after": "extra", "metric": "progress_final_cm"}
 
 # (what is wrong with it, where that is found, what is said)
 WRONG = {
@@ -180,6 +199,21 @@ WRONG = {
         "ladder[main].starts_from",
         "no earlier rung",
     ),
+    "an unknown read of a deferred constant": (
+        lambda d: all_of(d, **{"add:constants.c": 1.0, "deferred": [{"id": "c", "read": "none", "by": "main"}]}),
+        "deferred[c].read",
+        "no read 'none'",
+    ),
+    "an unknown rung of a deferred constant": (
+        lambda d: all_of(d, **{"add:constants.c": 1.0, "deferred": [{"id": "c", "read": "money", "by": "none"}]}),
+        "deferred[c].by",
+        "no rung 'none'",
+    ),
+    "an unknown read of a boundary": (
+        lambda d: put(d, "ladder", [rung("main", proceed_if=["none"])]),
+        "ladder[main].proceed_if",
+        "no read 'none'",
+    ),
     "a constant that nobody sets": (
         lambda d: put(d, "add:constants.c", None),
         "constants.c",
@@ -233,16 +267,41 @@ WRONG = {
         "arms[run.name=${now:%H}].set.run.name",
         "is not a value",
     ),
+    "a lever that is looked up later": (
+        lambda d: put(d, "levers", {"run.name": ["${now:%H}"]}),
+        "levers.run.name",
+        "is not a value",
+    ),
+    "a look of a measurement that is none": (
+        lambda d: more(d, measurement("extra", look="plain,lens")),
+        "measurements[extra].look",
+        "no option of sim/look",
+    ),
     "a look that is none": (lambda d: put(d, "claim.look", "plain,lens"), "claim.look", "no option of sim/look"),
     "another policy in an arm": (
         lambda d: with_arms(d, arm(policy__checkpoint="x")),
         "arms[policy.checkpoint=x].set",
         "is pinned",
     ),
+    "another policy in a lever": (
+        lambda d: put(d, "levers", {"policy.revision": ["x"]}),
+        "levers",
+        "is pinned",
+    ),
+    "a place in a fallback": (
+        lambda d: put(d, "fallbacks[gentle].set", {"run.resume": "x"}),
+        "fallbacks[gentle].set",
+        "prereg launch chooses",
+    ),
     "a place in a rung": (
         lambda d: put(d, "ladder[main].set", {"run.dir": "x"}),
         "ladder[main].set",
         "prereg launch chooses",
+    ),
+    "a target that only begins like a package": (
+        lambda d: put(d, "config.reward._target_", "vla_rl_evil.Reward"),
+        "config.reward._target_",
+        "outside the allowed",
     ),
     "a target outside the packages": (
         lambda d: put(d, "config.reward._target_", "os.system"),
@@ -308,6 +367,30 @@ WRONG = {
         lambda d: more(d, measurement("extra", seeds="100000")),
         "measurements[extra].seeds",
         "100000",
+    ),
+    "primary reads on seeds that something was decided on": (
+        lambda d: all_of(d, **{"config.eval.seeds": "300-305", **{path: "300-305" for path in BOTH}}),
+        BOTH,
+        "seed 300 can confirm nothing",
+    ),
+    "a gate that rests on another head": (
+        lambda d: all_of(
+            more(d, measurement("extra", policy="base", head="flow")),
+            gates=[gate(bands(measurement="extra"))],
+        ),
+        "measurements[extra].head",
+        "another head than the claim's",
+    ),
+    "a primary read that rests on another look through others": (
+        lambda d: all_of(
+            more(d, measurement("extra", look="lens")),
+            **{
+                "add:reads[some]": read("some", bands(measurement="extra")),
+                "add:reads[both]": read("both", {"kind": "all_of", "of": ["some", "clip"]}, "primary"),
+            },
+        ),
+        "measurements[extra].look",
+        "another look than the claim's",
     ),
     # -------------------- the rules
     "three rows in a row of one": (
@@ -421,6 +504,48 @@ WRONG = {
         "deferred[c].read",
         "clip needs training",
     ),
+    "a metric that no run writes": (
+        lambda d: put(d, "reads[clip].rule.metric", "clip_fracton"),
+        "clip.rule.metric",
+        "no run writes 'clip_fracton'",
+    ),
+    "a metric of a gate that no run writes": (
+        lambda d: all_of(
+            more(d, measurement("extra", policy="base")),
+            gates=[gate({**bands(measurement="extra"), "metric": "xyz"})],
+        ),
+        "g.rule.metric",
+        "no run writes 'xyz'",
+    ),
+    # -------------------- looks and families
+    "decisions after each of two numbers of updates": (lambda d: looked(d, step=1), "looks.max", TWO_LOOKS),
+    "decisions on the same seeds in other words": (
+        lambda d: looked(d, step=1, seeds="10005,10000-10004"),
+        "looks.max",
+        TWO_LOOKS,
+    ),
+    "decisions about the same arm in other words": (
+        lambda d: looked(d, step=1, arm="baseline"),
+        "looks.max",
+        TWO_LOOKS,
+    ),
+    "decisions about all arms and about one of them": (
+        lambda d: with_arms(looked(d, step=1, arm="*"), arm(optim__lr=1.0), **{"reads[more].rule": ALL_ARMS}),
+        "looks.max",
+        TWO_LOOKS,
+    ),
+    "a decision of a falsifier after another number of updates": (
+        lambda d: put(looked(d, step=1, role="secondary"), "falsifiers[worse].read", "more"),
+        "looks.max",
+        TWO_LOOKS,
+    ),
+    "primary reads that are adjusted without p-values": (
+        lambda d: put(d, "claim.family", 0.05),
+        "reads[progress].rule",
+        "paired_bootstrap has no p-value",
+    ),
+    "a number of reads in the place of a size": (lambda d: with_p(d, 2.0), "claim.family", "2 is no size"),
+    "a size that nothing survives": (lambda d: with_p(d, 0.0), "claim.family", "0 is no size"),
     # -------------------- wires and the budget
     "a wire that cannot fire": (
         lambda d: put(d, "config.tripwires.collapse", "armed"),
@@ -466,6 +591,15 @@ def test_exactly_what_is_wrong_is_found(sound, wrong):
     wanted = where if isinstance(where, set) else {where}
     assert len(told) == len(wanted) and {finding.where for finding in told} == wanted, told
     assert all(says in finding.what and finding.remedy for finding in told), told
+
+
+@pytest.mark.parametrize("allowed", [
+    lambda d: put(looked(d, step=1), "looks.max", 2), lambda d: looked(d, step=2), lambda d: looked(d),
+    lambda d: looked(d, step=1, role="secondary"), lambda d: looked(d, step=1, seeds="10006-10011"),
+    lambda d: looked(d, step=0, policy="base"), lambda d: with_p(d, 0.05),
+], ids=["registered", "the same", "the last", "informs", "other seeds", "the base", "a p-value"])  # fmt: skip
+def test_looks_and_families_that_are_as_they_should_be_are_not_found(sound, allowed):
+    assert found(allowed(sound)) == []
 
 
 def test_replicates_are_judged_together(sound):

@@ -17,7 +17,6 @@ from vla_rl.cli import sweep
 from vla_rl.cli.main import main
 from vla_rl.cli.onejob import read_job
 from vla_rl.prereg.amendments import Effective
-from vla_rl.prereg.amendments import Effective
 from vla_rl.prereg.document import arm_id, read_registration
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder, Loaded
