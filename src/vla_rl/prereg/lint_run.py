@@ -50,7 +50,7 @@ def _claim(r: Registration) -> Iterator[Finding]:
     if r.claim.direction == "none" and r.claim.smallest_effect is not None:
         yield Finding("claim.smallest_effect", "a claim without a direction has no smallest effect")
     metrics, rules = sorted(metrics_of_the_claim(r)), r.rules()
-    asking = [name for name in reached(rules, *r.primaries()) if getattr(rules[name], "effect", 0.0) is None]
+    asking = [name for name in reached(rules, *r.primaries()) if rules[name].measured_by_the_claim()]
     if r.claim.smallest_effect is not None and len(metrics) > 1 and asking:
         what = f"it is in the unit of the primary reads, and they look at {' and '.join(metrics)}"
         yield Finding("claim.smallest_effect", what, f"give {', '.join(asking)} an effect of their own")
@@ -86,6 +86,7 @@ def _training_seeds(
             if more:
                 what = f"{r.arm(arms[0]).label} and {r.arm(arm).label} differ in {more[0]}, not only in their run.seed"
                 yield Finding(where, what, "name arms that are training seeds of one and the same run")
+                return
     if any(len(set(each)) < len(each) for each in seeds) or len({tuple(each) for each in seeds}) > 1:
         told = " and ".join(", ".join(map(str, each)) for each in seeds)
         yield Finding(where, f"the runs that are paired have the training seeds {told}", "pair distinct, equal ones")
@@ -228,14 +229,18 @@ def _budget(r: Registration) -> Iterator[Finding]:
 
 def _looks(r: Registration) -> Iterator[Finding]:
     """Decisions on the same scenes after several numbers of updates are several looks."""
-    looks: dict[tuple[str, int], set[tuple[str | None, int | None]]] = {}  # by arm and scene: where it is looked at
+    looks: dict[tuple[str, int], set[tuple[str | None, int]]] = {}  # by arm and scene: where it is looked at
     for m in (r.measurement(name) for name in sorted(_decisive(r))):
         if m.kind == "evaluation" and m.policy == "trained":
-            for arm, seed in itertools.product(arms_of(r, m), parse_seeds(m.seeds or "")):
-                looks.setdefault((arm.id, seed), set()).add((m.rung, m.step))
-    most = max(looks, key=lambda key: len(looks[key]), default=None)
-    if most is not None and len(looks[most]) > r.looks.max:
-        what = f"decisions rest on {len(looks[most])} looks at the seed {most[1]}, and {r.looks.max} is registered"
+            for arm in arms_of(r, m):
+                after = m.step if m.step is not None else config_of(r, m.rung, arm.id)["run"]["steps"]
+                for seed in parse_seeds(m.seeds or ""):
+                    looks.setdefault((arm.id, seed), set()).add((m.rung, after))
+    most = max(map(len, looks.values()), default=0)
+    if most > r.looks.max:
+        seeds = {seed for (_, seed), looked in looks.items() if len(looked) == most}
+        told = f"the {len(seeds)} seeds from {min(seeds)} on"
+        what = f"decisions rest on {most} looks at {told}, and {r.looks.max} is registered"
         yield Finding("looks.max", what, "register them, with sizes (alpha, level) that allow for so many")
 
 

@@ -41,10 +41,13 @@ def context(registration: Registration, **more: Any) -> Context:
 
 
 def metrics_of_the_claim(registration: Registration) -> set[str]:
-    """What its primary reads look at."""
+    """What its smallest effect is about: the metric of its primary reads; of several, those of reads that name no
+    effect of their own."""
     rules = registration.rules()
-    deciding = [rules[name] for name in reached(rules, *registration.primaries()) if not rules[name].RECORD_ONLY]
-    return {vars(rule)["metric"] for rule in deciding if "metric" in vars(rule)}
+    deciding = [vars(rules[name]) for name in reached(rules, *registration.primaries()) if not rules[name].RECORD_ONLY]
+    looking = [rule for rule in deciding if "metric" in rule]
+    metrics = {rule["metric"] for rule in looking}
+    return metrics if len(metrics) == 1 else {rule["metric"] for rule in looking if rule.get("effect") is None}
 
 
 def evidence_arm(arm: Arm) -> str | None:

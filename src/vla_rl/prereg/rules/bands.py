@@ -101,6 +101,9 @@ class Bands(Rule):
     def directed(self) -> bool:
         return self.direction is None and self.effect is not None  # it is the sign of the effect
 
+    def measured_by_the_claim(self) -> bool:
+        return self.rate is not None and super().measured_by_the_claim()
+
     def constants(self) -> tuple[str, ...]:
         edges = [getattr(band, side) for band in self.bands for side in ("at_least", "above", "at_most", "below")]
         return tuple(dict.fromkeys((*super().constants(), *(edge for edge in edges if isinstance(edge, str)))))

@@ -209,6 +209,10 @@ class Rule(ABC):
         """Whether it takes the claim's direction for its own."""
         return getattr(self, "direction", "") is None
 
+    def measured_by_the_claim(self) -> bool:
+        """Whether it takes the claim's smallest effect for its own."""
+        return getattr(self, "effect", 0.0) is None and getattr(self, "requires", "beyond") == "beyond"
+
     def judge(self, context: Context) -> Outcome:
         """Judge by the evidence; what cannot be judged is an outcome too."""
         try:
