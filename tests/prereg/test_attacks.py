@@ -39,10 +39,10 @@ def write(bench, event, data, id="E1"):
         folder.write(event, data, effective=folder.load().effective)
 
 
-def launched_by(bench, process, number=1):
+def launched_by(bench, process, number=1, **more):
     write(bench, "launched", {
         "attempt": number, "rung": "main", "arm": "baseline", "run": RUN, "resume": False, "exploratory": False,
-        "set": {}, "process": process, "on_gpu": False,
+        "set": {}, "process": process, "on_gpu": False, **more,
     })  # fmt: skip
 
 

@@ -41,6 +41,11 @@ def run(argv: Sequence[str]) -> int:
     made.add_argument("--rung", metavar="ID", help="rung of the ladder (default: the first that an arm has not run)")
     made.add_argument("--table", action="store_true", help="show the table and launch nothing")
     args = made.parse_intermixed_args(list(argv))
+    for option in args.launcher:
+        if not option.startswith(ACCEPTED):
+            raise UsageError(
+                f"{option!r} is not possible here", where="command line", remedy="values come from the registration"
+            )
     target = folder(args.id)
     with target.ledger.locked():
         bury(target)
@@ -74,11 +79,6 @@ def _rung(loaded: Loaded, named: str | None) -> str:
 
 
 def _launch_all(target: Folder, loaded: Loaded, rung: str, launcher: Sequence[str], view: ProgressView) -> list[int]:
-    for option in launcher:
-        if not option.startswith(ACCEPTED):
-            raise UsageError(
-                f"{option!r} is not possible here", where="command line", remedy="values come from the registration"
-            )
     check_launcher(launcher)
     jobs = _jobs(target, loaded, rung)
     if not jobs:
@@ -113,9 +113,7 @@ def _jobs(target: Folder, loaded: Loaded, rung: str) -> list[Job]:
     for arm in loaded.registration.arms:
         if loaded.state.completed(rung, arm.id) is not None:
             continue
-        earlier = [
-            a for a in loaded.state.of(rung, arm.id) if (root_of(target) / a.data["run"] / "config.yaml").exists()
-        ]
+        earlier = loaded.state.of(rung, arm.id)  # also one that left nothing: the launch gates refuse a fresh start
         found = refusals(target, loaded, Request(rung, arm.id, resume=bool(earlier)), Place.here())
         against += [f"{arm.label}: {each.what}\n     remedy: {each.remedy}" for each in found]
         command = ("prereg", "launch", target.id, "--rung", rung, "--arm", arm.id)
