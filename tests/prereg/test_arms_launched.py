@@ -3,11 +3,15 @@
 import sys
 
 import pytest
+from bench import DRAFT
 from test_attacks import launched_by
 from test_ladder import CHILD, write
 
 from vla_rl.cli import onejob
 from vla_rl.cli.main import main
+from vla_rl.prereg import launchgates, pins
+from vla_rl.prereg.folder import Folder
+from vla_rl.prereg.launchgates import Request
 from vla_rl.prereg.process import Process
 
 
@@ -39,3 +43,40 @@ def test_an_arm_that_failed_before_it_had_a_directory_runs_in_the_next_sweep(act
     launched, ended = (line["data"] for line in bench.ledger()[-2:])
     assert (launched["resume"], launched["run"]) == (True, "outputs/prereg/E1/main-baseline/attempt_02")
     assert (ended["attempt"], ended["how"]) == (2, "finished")
+
+
+def test_what_concerns_the_whole_registration_is_asked_and_told_once_for_all_arms(bench, monkeypatch, capsys):
+    """Three arms; changed code, which concerns all of them, and one arm that runs already."""
+    bench.frozen("E1", DRAFT.replace("wall_h: 1.0", "wall_h: 9.0") + "levers: {run.seed: [1, 2]}\n")
+    (bench.root / "src/pkg/code.py").write_text("VALUE = 2\n")
+    launched_by(bench, Process.own().body())
+    calls = dict.fromkeys(("files of the checkpoint", "history", "findings"), 0)
+
+    def counted(name, real):
+        def call(*arguments):
+            calls[name] += 1
+            return real(*arguments)
+
+        return call
+
+    monkeypatch.setattr(pins, "file_hashes", counted("files of the checkpoint", pins.file_hashes))
+    monkeypatch.setattr(launchgates.History, "of", counted("history", launchgates.History.of))
+    monkeypatch.setattr(launchgates, "findings", counted("findings", launchgates.findings))
+    assert main(["sweep", "E1"]) == 4
+    assert calls == dict.fromkeys(calls, 1)
+    told = capsys.readouterr().err
+    assert told.count("pkg is not what was frozen: code.py") == 1 and "2 things stand against sweeping E1" in told
+    assert "baseline: this rung and arm is running" in told
+
+
+def test_a_launch_is_refused_for_what_concerns_all_arms_and_for_what_concerns_its_own(bench):
+    bench.frozen("E1", DRAFT.replace("wall_h: 1.0", "wall_h: 9.0") + "levers: {run.seed: [1]}\n")
+    (bench.root / "src/pkg/code.py").write_text("VALUE = 2\n")
+    launched_by(bench, Process.own().body())
+    folder = Folder(bench.experiments, "E1")
+    loaded = folder.load()
+    free, busy = (Request("main", arm.id) for arm in reversed(loaded.registration.arms))
+    (code,) = launchgates.refusals(folder, loaded, free, bench.place())
+    assert code.what == "pkg is not what was frozen: code.py"
+    found = launchgates.refusals(folder, loaded, busy, bench.place())
+    assert found[0] == code and "this rung and arm is running" in found[1].what
