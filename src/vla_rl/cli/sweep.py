@@ -19,7 +19,7 @@ from vla_rl.cli.startup import claim_directory, new_run_dir
 from vla_rl.errors import EXIT_CRASH, EXIT_OK, EXIT_STOPPED, LaunchRefused, UsageError
 from vla_rl.prereg.folder import Folder, Loaded
 from vla_rl.prereg.judging import evidence_files
-from vla_rl.prereg.launchgates import Request, refusals
+from vla_rl.prereg.launchgates import Request, against, standing
 from vla_rl.prereg.pins import Place
 from vla_rl.report import arms as tables
 from vla_rl.report.progress import ProgressView
@@ -109,19 +109,21 @@ def _launch_all(target: Folder, loaded: Loaded, rung: str, launcher: Sequence[st
 
 def _jobs(target: Folder, loaded: Loaded, rung: str) -> list[Job]:
     """A job for each arm without a run; refused together if anything stands against one of them."""
-    jobs, against = [], []
-    for arm in loaded.registration.arms:
-        if loaded.state.completed(rung, arm.id) is not None:
-            continue
-        earlier = loaded.state.of(rung, arm.id)  # also one that left nothing: the launch gates refuse a fresh start
-        found = refusals(target, loaded, Request(rung, arm.id, resume=bool(earlier)), Place.here())
-        against += [f"{arm.label}: {each.what}\n     remedy: {each.remedy}" for each in found]
+    arms = [arm for arm in loaded.registration.arms if loaded.state.completed(rung, arm.id) is None]
+    found = [("", each) for each in standing(target, loaded, Place.here())] if arms else []
+    jobs = []
+    for arm in arms:
+        resume = bool(loaded.state.of(rung, arm.id))  # also one that left nothing: the gates refuse a fresh start
+        found += [(f"{arm.label}: ", each) for each in against(target, loaded, Request(rung, arm.id, resume=resume))]
         command = ("prereg", "launch", target.id, "--rung", rung, "--arm", arm.id)
-        start = (*command, "--resume") if earlier else command
-        jobs.append(Job(f"{rung}-{arm.id}", start=start, go_on=(*command, "--resume"), facts={"arm": arm.label}))
-    if against:
-        told = "\n".join(f"  {n}. {each}" for n, each in enumerate(dict.fromkeys(against), 1))
-        raise LaunchRefused(f"{len(against)} things stand against sweeping {target.id} ({rung}):\n{told}")
+        start = (*command, "--resume") if resume else command
+        jobs.append(Job(f"{rung}-{arm.id}", start=start, facts={"arm": arm.label}))
+    if found:
+        told = "\n".join(
+            f"  {n}. {whose}{each.what}\n     remedy: {each.remedy}" for n, (whose, each) in enumerate(found, 1)
+        )
+        many = "1 thing stands" if len(found) == 1 else f"{len(found)} things stand"
+        raise LaunchRefused(f"{many} against sweeping {target.id} ({rung}):\n{told}")
     return jobs
 
 
