@@ -217,6 +217,34 @@ def test_a_fallback_without_values_is_only_a_new_registration(document):
         made(frozen, change(frozen, "config.optim.lr", 1.0e-5), fallback="gentle")
 
 
+def add(path, **value):
+    return [Op("add", read_path(path), after={"id": path.partition("[")[2][:-1], "text": "t", **value})]
+
+
+@pytest.mark.parametrize("wider", [
+    lambda f: change(f, "invariance", [*f.registration.invariance, "optim.lr"]),
+    lambda f: add("allowances[more]", times=1, paths=["config"]),
+    lambda f: change(f, "allowances[reprice].times", 2),
+    lambda f: change(f, "allowances[reprice].paths", ["config"]),
+    lambda f: add("fallbacks[more]", set={"optim.lr": 1.0}),
+    lambda f: change(f, "fallbacks[gentle].set", {"optim.lr": 1.0}),
+], ids=["invariance", "an allowance", "its times", "its paths", "a fallback", "its values"])  # fmt: skip
+def test_what_excuses_a_change_is_not_widened_after_outcomes_were_seen(frozen, wider):
+    early = made(frozen, wider(frozen), seen="training")
+    with pytest.raises(UsageError, match="not widened after outcomes"):
+        made(frozen, wider(frozen))
+    with pytest.raises(UsageError, match="not widened after outcomes"):
+        extend(frozen, dataclasses.replace(early, data_seen="outcomes"), "01")
+
+
+def test_excuses_may_be_given_up_and_worded_anew_after_outcomes_were_seen(frozen):
+    fewer = [
+        *change(frozen, "invariance", ["run.threads"]), *remove(frozen, "allowances[reprice]"),
+        *change(frozen, "fallbacks[gentle].text", "x"),
+    ]  # fmt: skip
+    assert made(frozen, fewer).effects == []
+
+
 def test_a_deferred_constant_is_settled_once_and_alone(frozen):
     settle = change(frozen, "constants.later", 0.1)
     first = made(frozen, settle, settles="later")

@@ -181,11 +181,12 @@ def test_arms_against_which_something_stands_are_refused_together(planned, capsy
     launched_by(bench, Process.own().body(), arm=SECOND)
     before = bench.ledger()
     code, _, err = told(capsys)
-    assert code == 4 and "stand against sweeping E1 (main)" in err
+    assert code == 4 and "1 thing stands against sweeping E1 (main)" in err
     assert "seed=2: this rung and arm is running" in err
     (bench.root / "src/pkg/code.py").write_text("VALUE = 2\n")
     code, _, err = told(capsys)
-    assert code == 4 and all(f"{label}: pkg is not what was frozen" in err for label in ("baseline", "seed=1"))
+    assert code == 4 and "2 things stand against sweeping E1 (main)" in err
+    assert "pkg is not what was frozen" in err and "seed=2: this rung and arm is running" in err
     assert bench.ledger() == before and not (bench.root / "outputs/prereg/E1/sweeps").exists()
 
 
