@@ -524,6 +524,14 @@ def test_evidence_that_is_handed_in_is_of_the_measurement_it_is_handed_in_for(la
     for key, value in (("measurement", "after"), ("arm", "other"), ("kind", "episodes")):
         file.write_text(json.dumps({"values": {"hours": 1.0}, key: value}))
         refused(capsys, 2, "read", "E1", "money", "--from", str(file), says=key)
+    for wrong, field in (
+        ({"values": {"hours": "x"}}, "values.hours"),
+        ({"counts": {"x": [8, 7]}}, "counts.x"),
+        ({"episodes": [{}]}, "episodes[0]"),
+        ({"values": {"hours": 1.0}, "more": 1}, "more"),
+    ):
+        file.write_text(json.dumps(wrong))
+        refused(capsys, 2, "read", "E1", "money", "--from", str(file), says=(field, "correct the file"))
     assert "look" not in launched.events()
 
 

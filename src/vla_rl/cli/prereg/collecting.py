@@ -292,4 +292,7 @@ def _handed_in(measurement: Measurement, arm: Arm, path: Path | None) -> Evidenc
             f"the file says {odd[0]}: {given[odd[0]]!r}, and it is handed in as {named[odd[0]]!r}", where=str(path),
             remedy="hand it in for the measurement that it is of",
         )  # fmt: skip
-    return parse({**blank, "source": {}, **given, **named}, str(path))
+    try:
+        return parse({**blank, "source": {}, **given, **named}, str(path))
+    except IntegrityError as error:  # nothing is on record yet that it could break
+        raise UsageError(error.what, where=error.where, remedy="correct the file") from None
