@@ -5,6 +5,7 @@ import json
 import pytest
 from bench import DRAFT, TINY, prereg
 
+from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.ledger import Ledger
 
 
@@ -94,7 +95,9 @@ def test_activation_waits_for_checklist_objections_and_their_answers(bench, caps
     bench.commit()
     assert prereg("activate", "E1") == 4 and "the base has a receipt" in capsys.readouterr().err
     assert prereg("object", "E1", "--text", "the seeds were seen", "--by", "Grace") == 0
-    assert prereg("activate", "E1", "--done", "receipt=exported/base") == 4
+    shows = "exported/base: sha256=0123, [made by hand"
+    assert prereg("activate", "E1", "--done", f"receipt={shows}") == 4
+    assert Folder(bench.experiments, "E1").load().state.checked == {"receipt": shows}, "as it was said, no YAML"
     assert "Grace" in capsys.readouterr().err
     number = next(e["seq"] for e in bench.ledger() if e["event"] == "objected")
     assert prereg("object", "E1", "--answer", str(number), "--text", "they were not") == 0
