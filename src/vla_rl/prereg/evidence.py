@@ -93,22 +93,25 @@ class Evidence:
             )
         return {seed: float(value) for seed, value in found.items() if value is not None}
 
-    def count(self, metric: str, *, last: int | None = None) -> tuple[int, int]:
+    def count(self, metric: str, *, last: int | None = None, skip_null: bool = False) -> tuple[int, int]:
         """(k, n): episodes of which `metric` is true.
 
         Args:
             last: of a series, only so many rows from its end; a count or, of a key in ``_frac``, a share of `episodes`.
+            skip_null: leave out episodes, or the episodes of rows, where the metric does not apply.
 
         Raises:
-            Unjudged: nothing like that is recorded.
+            Unjudged: nothing like that is recorded, or there are no rows of which to take the last.
         """
         if self.kind == "series":
-            return self._count_rows(metric, last)
+            return self._count_rows(metric, last, skip_null)
+        if last is not None:
+            raise Unjudged("INVALID", f"{self.name} holds {self.kind}, no rows of which to take the last {last}")
         if self.kind == "counts":
             if metric not in self.counts:
                 raise Unjudged("MISSING", f"{self.name} records no count of {metric}")
             return self.counts[metric]
-        flags = self.values(metric)
+        flags = self.values(metric, skip_null=skip_null)
         if odd := [seed for seed, value in flags.items() if value not in (0.0, 1.0)]:
             raise Unjudged(
                 "INVALID", f"{metric} is no yes-or-no metric: seed {odd[0]} of {self.name} has {flags[odd[0]]}"
@@ -142,12 +145,14 @@ class Evidence:
         chosen = rows if steps is None else {step: rows[step] for step in sorted(steps)}
         return [(step, self._of(row, key)) for step, row in chosen.items()]
 
-    def _count_rows(self, metric: str, last: int | None) -> tuple[int, int]:
+    def _count_rows(self, metric: str, last: int | None, skip_null: bool) -> tuple[int, int]:
         counted, episodes = self.series(metric), self.series("episodes")
         if last is not None and last > len(counted):
             raise Unjudged("MISSING", f"{self.name} has {len(counted)} rows, not {last}")
         k = n = 0
         for (step, value), (_, of) in list(zip(counted, episodes, strict=True))[-(last or 0) :]:
+            if value is None and skip_null:
+                continue
             if value is None or of is None:
                 raise Unjudged("MISSING", f"step {step} of {self.name} has no {metric} of its episodes")
             own = value * of if metric.endswith(SHARE) else value
