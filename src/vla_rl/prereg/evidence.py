@@ -128,22 +128,15 @@ class Evidence:
             raise Unjudged("MISSING", f"{self.name} records no number {name}")
         return self.numbers[name]
 
-    def series(self, key: str, steps: Sequence[int] | None = None) -> list[tuple[int, float | None]]:
+    def series(self, key: str) -> list[tuple[int, float | None]]:
         """(step, value) by ascending step, value None where it does not apply.
 
-        Args:
-            steps: only these, all of which must be there.
-
         Raises:
-            Unjudged: no series, a step or the key is not there.
+            Unjudged: no series, or a row lacks the key.
         """
         if self.kind != "series":
             raise Unjudged("MISSING", f"{self.name} holds {self.kind}, no series of {key}")
-        rows = {row["step"]: row for row in self.rows}
-        if absent := [step for step in steps or () if step not in rows]:
-            raise Unjudged("MISSING", f"{self.name} has no row of step {absent[0]}")
-        chosen = rows if steps is None else {step: rows[step] for step in sorted(steps)}
-        return [(step, self._of(row, key)) for step, row in chosen.items()]
+        return [(row["step"], self._of(row, key)) for row in self.rows]
 
     def _count_rows(self, metric: str, last: int | None, skip_null: bool) -> tuple[int, int]:
         counted, episodes = self.series(metric), self.series("episodes")

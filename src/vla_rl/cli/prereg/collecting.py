@@ -272,8 +272,8 @@ def _handed_in(measurement: Measurement, arm: Arm, path: Path | None) -> Evidenc
         raise LaunchRefused(
             f"the data of {measurement.id} has to be handed in",
             where=f"measurements[{measurement.id}]",
-            remedy='--from FILE with its numbers: {"values": {...}}, {"counts": {...}}, {"episodes": [...]} (for paired '
-            'rules, counts and shares) or {"rows": [...]} (for counts and shares)',
+            remedy='--from FILE with its numbers: {"values": {...}}, {"counts": {...}}, {"episodes": [...]} (for '
+            'paired rules, counts and shares) or {"rows": [...]} (for counts and shares)',
         )
     try:
         given = json.loads(path.read_bytes())
