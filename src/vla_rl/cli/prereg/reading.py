@@ -22,8 +22,9 @@ from vla_rl.prereg.delta import Key
 from vla_rl.prereg.document import Arm, Gate, Measurement, Read
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder, Loaded, not_now
-from vla_rl.prereg.judging import PASS, boundary, evidence_files, fields, gate_decision, judge
+from vla_rl.prereg.judging import PASS, boundary, evidence_files, gate_decision, judge
 from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.parts import FIELD, parts
 from vla_rl.prereg.registered import arms_of, evidence_arm
 from vla_rl.prereg.rules import measured_for
 from vla_rl.report.progress import ProgressView
@@ -126,7 +127,7 @@ def _look(target: Folder, collected: Collected) -> None:
         "look",
         {
             "measurement": evidence.measurement, "arm": evidence.arm, "evidence": evidence.name,
-            "sha256": file_digest(data), "fields": fields(record),
+            "sha256": file_digest(data), "fields": parts(record, FIELD),
             "wall_h": round(collected.wall_h, 6), "gpu_h": round(collected.gpu_h, 6),
         },
         effective=target.load().effective,
