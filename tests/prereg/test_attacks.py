@@ -456,7 +456,12 @@ def test_a_tail_that_was_in_neither_memory_is_missed_by_a_noted_head(launched, c
     cut(launched, 2)
     forget(launched)
     assert prereg("verify", "E1") == 0
-    refused(capsys, 5, "verify", "E1", "--head", f"4:{head['hash']}", says="line 4")
+    noted = ("--head", f"4:{head['hash']}")
+    refused(capsys, 5, "verify", "E1", *noted, says="line 4")
+    (launched.folder() / "ledger.jsonl").unlink()
+    refused(capsys, 5, "verify", "E1", *noted, says=("ledger.jsonl, line 4", "not the line that was noted"))
+    for odd in ("4", "4:", ":x", "x:y", "²:y"):
+        refused(capsys, 2, "verify", "E1", "--head", odd, says="is no head")
 
 
 def test_a_line_that_was_written_anew_with_all_hashes_is_not_what_git_has(judged, capsys):

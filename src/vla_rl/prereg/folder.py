@@ -219,6 +219,11 @@ def root_of(folder: Folder) -> Path:
     return folder.path.parent.parent
 
 
+def outputs_of(folder: Folder) -> Path:
+    """Where its runs, evaluations and exported policies are."""
+    return root_of(folder) / "outputs" / "prereg" / folder.id
+
+
 def not_now(now: State, event: str, id: str) -> UsageError:
     """The error of an action that the state does not allow."""
     done = f"{state.EVENTS[event]}: that cannot be while {id} is {now.name}"

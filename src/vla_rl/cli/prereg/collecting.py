@@ -23,7 +23,7 @@ from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import IntegrityError, LaunchRefused, UsageError
 from vla_rl.prereg.document import Arm, Measurement, Registration
 from vla_rl.prereg.evidence import Evidence, parse
-from vla_rl.prereg.folder import Folder, Loaded, root_of
+from vla_rl.prereg.folder import Folder, Loaded, outputs_of, root_of
 from vla_rl.prereg.launchgates import published_name
 from vla_rl.prereg.pins import Place, differences
 from vla_rl.prereg.registered import config_of, evidence_arm
@@ -148,13 +148,12 @@ def _play(
 
     registration: Registration = loaded.registration
     name = measurement.id if evidence_arm(arm) is None else f"{measurement.id}@{arm.id}"
-    outputs = root_of(folder) / "outputs" / "prereg" / folder.id
     config = config_of(registration, measurement.rung, arm.id)
     _check_pins(registration, config, measurement)
     checkpoint, receipt = config["policy"]["checkpoint"], None
     if attempt is not None:
         checkpoint, receipt = _exported(folder, loaded, measurement, arm, attempt)
-    directory = _unused(outputs / "evaluations", name)
+    directory = _unused(outputs_of(folder) / "evaluations", name)
     reader = _evaluation(registration, config, measurement, checkpoint, directory)
     started = time.monotonic()
     done = perform(Options((), False, {"video": "none"}), view, reader)

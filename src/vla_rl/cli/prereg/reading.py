@@ -191,8 +191,9 @@ def _show(target: Folder, item: Read | Gate, recorded: dict[str, Any], *, as_jso
         return
     exploratory = " (exploratory: it was changed after outcomes were seen)" if recorded["exploratory"] else ""
     print(f"{item.role} read {item.id}{exploratory}\n  {item.question}\n  {outcome.line()}")
-    now = target.load().state
-    for rung in target.load().registration.ladder:
+    loaded = target.load()
+    now = loaded.state
+    for rung in loaded.registration.ladder:
         if item.id in rung.proceed_if and rung.id in now.rungs:
             print(f"  boundary of {rung.id}: {now.rungs[rung.id]}")
             for name in rung.proceed_if:
