@@ -13,11 +13,12 @@ import pytest
 from bench import DRAFT, TINY, prereg, refused, rehash
 
 from vla_rl.prereg import imports
-from vla_rl.prereg.document import FilePins, read_registration
+from vla_rl.prereg.document import read_registration
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.ledger import Ledger
 from vla_rl.prereg.pins import Place, unpinned
 from vla_rl.prereg.process import Process
+from vla_rl.prereg.sections import FilePins
 
 RUN = "outputs/prereg/E1/main-baseline/attempt_01"
 

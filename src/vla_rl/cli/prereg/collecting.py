@@ -21,13 +21,14 @@ from vla_rl.cli.prereg.attempts import publish, runs_on_gpu
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import IntegrityError, LaunchRefused, UsageError
-from vla_rl.prereg.document import Arm, Measurement, Registration
+from vla_rl.prereg.document import Registration
 from vla_rl.prereg.evidence import Evidence, parse
 from vla_rl.prereg.folder import Folder, Loaded, outputs_of, root_of
 from vla_rl.prereg.launchgates import published_name
 from vla_rl.prereg.pins import Place, differences
 from vla_rl.prereg.registered import config_of, evidence_arm
 from vla_rl.prereg.runfiles import copied
+from vla_rl.prereg.sections import Arm, Measurement
 from vla_rl.prereg.state import Attempt
 from vla_rl.report.progress import ProgressView
 from vla_rl.seeds import parse_seeds

@@ -19,7 +19,6 @@ from vla_rl.errors import EXIT_OK, IntegrityError, LaunchRefused, UsageError
 from vla_rl.prereg import state
 from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.delta import Key
-from vla_rl.prereg.document import Arm, Gate, Measurement, Read
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder, Loaded, not_now
 from vla_rl.prereg.judging import PASS, boundary, evidence_files, gate_decision, judge
@@ -27,6 +26,7 @@ from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.parts import FIELD, parts
 from vla_rl.prereg.registered import arms_of, evidence_arm
 from vla_rl.prereg.rules import measured_for
+from vla_rl.prereg.sections import Arm, Gate, Measurement, Read
 from vla_rl.report.progress import ProgressView
 
 
