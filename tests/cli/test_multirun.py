@@ -150,6 +150,19 @@ def test_what_one_job_cannot_do_is_refused_before_any_starts(arguments, message,
     assert not list(tmp_path.iterdir())
 
 
+def test_a_job_that_fails_is_shown_before_the_next_one_starts_and_counted(tmp_path, capsys):
+    jobs = [Job(f"{i:02}", argv, facts={"values": {"x": str(i)}}) for i, argv in enumerate((WRONG, LIGHT))]
+    manyjobs.write_record(tmp_path / "sweep", jobs, swept=["x"], launcher=[], title="Jobs", go_on="again")
+    assert main(["train", "-m", f"run.resume={tmp_path / 'sweep'}", "--json"]) == 1
+    told = capsys.readouterr()
+    assert [row["exit_code"] for row in json.loads(told.out)["rows"]] == [2, 0]
+    assert told.err.index("job 00 failed (2)") < told.err.index("  | ") < told.err.index("job 01 started")
+    assert [line.split(",")[:4] for line in (tmp_path / "sweep" / "summary.csv").read_text().splitlines()[1:]] == [
+        ["00", "0", "ended", "2"], ["01", "1", "ended", "0"],
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
 def test_jobs_that_fail_are_counted_and_tabled(tmp_path, capsys):
     given = [*SMALL, f"policy.checkpoint={tmp_path / 'a'},{tmp_path / 'b'}", f"run.dir={tmp_path / 'sweep'}"]
     assert main(["train", "-m", *given, "--json"]) == 1
