@@ -1,5 +1,6 @@
 """Attempts to cheat: each is refused, and the message says where it was found."""
 
+import dataclasses
 import json
 import os
 import py_compile
@@ -12,10 +13,12 @@ import pytest
 from bench import DRAFT, TINY, prereg, refused, rehash
 
 from vla_rl.prereg import imports
+from vla_rl.prereg.document import read_registration
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.ledger import Ledger
-from vla_rl.prereg.pins import Place
+from vla_rl.prereg.pins import Place, unpinned
 from vla_rl.prereg.process import Process
+from vla_rl.prereg.sections import FilePins
 
 RUN = "outputs/prereg/E1/main-baseline/attempt_01"
 
@@ -39,10 +42,10 @@ def write(bench, event, data, id="E1"):
         folder.write(event, data, effective=folder.load().effective)
 
 
-def launched_by(bench, process, number=1):
+def launched_by(bench, process, number=1, **more):
     write(bench, "launched", {
         "attempt": number, "rung": "main", "arm": "baseline", "run": RUN, "resume": False, "exploratory": False,
-        "set": {}, "process": process, "on_gpu": False,
+        "set": {}, "process": process, "on_gpu": False, **more,
     })  # fmt: skip
 
 
@@ -403,6 +406,25 @@ def test_a_plugin_that_is_not_pinned_is_refused(active, capsys, monkeypatch, tmp
     refused(capsys, 4, "launch", "E1", "--check", says="pins.code.plugins.extra_rewards")
 
 
+def test_another_commit_of_the_same_policy_is_not_the_one_that_is_pinned(active, capsys):
+    amend = ("--reason", "x", "--kind", "scientific", "--data-seen", "none")
+    assert prereg("amend", "E1", "--set", f"config.policy.revision={'a' * 40}", *amend) == 0
+    active.commit("Amend E1")
+    refused(capsys, 4, "launch", "E1", "--check", says=("pins.checkpoint.revision", "no commit of it is pinned"))
+    assert prereg("amend", "E1", "--repin", *amend) == 0
+    active.commit("Amend E1")
+    assert prereg("launch", "E1", "--check") == 0
+
+
+def test_another_commit_of_the_same_codec_is_not_the_one_that_is_pinned(sound):
+    registration = read_registration(sound, "r")
+    pins = dataclasses.replace(registration.pins, codec=FilePins("someone/codec", "a" * 40, {}))
+    policy = {**registration.config["policy"], "fast_tokenizer": "someone/codec", "fast_revision": "a" * 40}
+    assert unpinned(pins, {**registration.config, "policy": policy}) == []
+    (found,) = unpinned(pins, {**registration.config, "policy": {**policy, "fast_revision": "b" * 40}})
+    assert found.where == "pins.codec.revision" and "b" * 40 in found.what and "a" * 40 in found.what
+
+
 # ------------------------------------------------------------------------------------------------------------- ledger
 def cut(bench, lines=1):
     path = bench.folder() / "ledger.jsonl"
@@ -435,7 +457,12 @@ def test_a_tail_that_was_in_neither_memory_is_missed_by_a_noted_head(launched, c
     cut(launched, 2)
     forget(launched)
     assert prereg("verify", "E1") == 0
-    refused(capsys, 5, "verify", "E1", "--head", f"4:{head['hash']}", says="line 4")
+    noted = ("--head", f"4:{head['hash']}")
+    refused(capsys, 5, "verify", "E1", *noted, says="line 4")
+    (launched.folder() / "ledger.jsonl").unlink()
+    refused(capsys, 5, "verify", "E1", *noted, says=("ledger.jsonl, line 4", "not the line that was noted"))
+    for odd in ("4", "4:", ":x", "x:y", "²:y"):
+        refused(capsys, 2, "verify", "E1", "--head", odd, says="is no head")
 
 
 def test_a_line_that_was_written_anew_with_all_hashes_is_not_what_git_has(judged, capsys):
@@ -503,6 +530,14 @@ def test_evidence_that_is_handed_in_is_of_the_measurement_it_is_handed_in_for(la
     for key, value in (("measurement", "after"), ("arm", "other"), ("kind", "episodes")):
         file.write_text(json.dumps({"values": {"hours": 1.0}, key: value}))
         refused(capsys, 2, "read", "E1", "money", "--from", str(file), says=key)
+    for wrong, field in (
+        ({"values": {"hours": "x"}}, "values.hours"),
+        ({"counts": {"x": [8, 7]}}, "counts.x"),
+        ({"episodes": [{}]}, "episodes[0]"),
+        ({"values": {"hours": 1.0}, "more": 1}, "more"),
+    ):
+        file.write_text(json.dumps(wrong))
+        refused(capsys, 2, "read", "E1", "money", "--from", str(file), says=(field, "correct the file"))
     assert "look" not in launched.events()
 
 

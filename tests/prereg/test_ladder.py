@@ -15,9 +15,9 @@ from bench import DRAFT, TINY, Bench, prereg, refused
 
 from vla_rl import paths
 from vla_rl.prereg.budget import account
-from vla_rl.prereg.document import Budget, Cost
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.process import Process
+from vla_rl.prereg.sections import Budget, Cost
 
 MEASUREMENTS = DRAFT.index("measurements:"), DRAFT.index("fallbacks:")
 LADDER = (
@@ -101,7 +101,7 @@ def _gated_template(tmp_path_factory, used):
         file.write("base/\n")
     made.commit("more")
     with used(made):
-        return made.frozen("E1", LADDER, "policy.checkpoint=base")
+        return made.frozen("E1", LADDER, "policy.checkpoint=base", "eval.seeds=300", "eval.slots=1")
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def fingerprint(result):
     return [dataclasses.replace(e, wall_s=0.0) for e in result.episodes], rows
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_one_and_two_workers_give_the_serial_episodes_bit_for_bit(policy, reference, workers):
     with ProcessPool(workers=workers, groups=2, timeout_s=120.0, env_spec=SIM) as pool:
         assert fingerprint(wave(policy, pool)) == fingerprint(reference)

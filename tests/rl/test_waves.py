@@ -59,6 +59,7 @@ def test_weights_are_hashed_once_between_two_updates_and_again_after_an_evaluati
     assert sampled_by == list(dict.fromkeys(hashed))[:3]
 
 
+@pytest.mark.slow
 def test_with_a_kl_cost_in_the_reward_a_kill_between_two_parts_changes_nothing(tmp_path):
     finish(toy_trainer(tmp_path / "whole", **COSTLY))
     parts = []

@@ -58,6 +58,7 @@ def flaky_pool(workers, **fault):
         yield pool, told
 
 
+@pytest.mark.slow
 def test_killed_stopped_and_garbage_rendering_workers_are_replaced_and_change_no_episode(undisturbed, tmp_path):
     marker = tmp_path / "once"
     marker.touch()  # no garbage at first

@@ -112,6 +112,24 @@ def test_two_workers_record_the_same_dataset_as_one(demo_dir: Path, tmp_path: Pa
     assert dataset_digest(tmp_path) == dataset_digest(demo_dir)
 
 
+def test_an_interrupted_recording_goes_on_to_the_same_dataset(demo_dir: Path, tmp_path: Path) -> None:
+    recorded = []
+
+    def interrupt(event: object) -> None:
+        if isinstance(event, ShardRecorded):
+            recorded.append(event.index)
+            if len(recorded) == 1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record(tmp_path, on_event=interrupt)
+    assert not (tmp_path / "meta").exists()
+    summary = record(tmp_path, on_event=interrupt)
+    assert recorded == [0, 1, 2], "a finished shard is not recorded again"
+    assert summary.complete and dataset_digest(tmp_path) == dataset_digest(demo_dir)
+
+
+@pytest.mark.slow
 def test_a_killed_recording_goes_on_to_the_same_dataset(demo_dir: Path, tmp_path: Path) -> None:
     script = tmp_path.parent / "killed_recording.py"
     script.write_text(KILLED.format(helpers=str(Path(__file__).parent), directory=str(tmp_path)))

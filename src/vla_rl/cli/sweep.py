@@ -7,19 +7,18 @@ once they were read, and sealed before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.jobs import check_launcher, plan_jobs, run_jobs
 from vla_rl.cli.onejob import RUNNING, Job, log_file, log_tail
 from vla_rl.cli.options import print_json
-from vla_rl.cli.prereg.attempts import bury, root_of
+from vla_rl.cli.prereg.attempts import bury
 from vla_rl.cli.prereg.common import folder, parser
 from vla_rl.cli.startup import claim_directory, new_run_dir
 from vla_rl.errors import EXIT_CRASH, EXIT_OK, EXIT_STOPPED, LaunchRefused, UsageError
-from vla_rl.prereg.folder import Folder, Loaded
+from vla_rl.prereg.folder import Folder, Loaded, outputs_of, root_of
 from vla_rl.prereg.judging import evidence_files
-from vla_rl.prereg.launchgates import Request, refusals
+from vla_rl.prereg.launchgates import Request, against, standing
 from vla_rl.prereg.pins import Place
 from vla_rl.report import arms as tables
 from vla_rl.report.progress import ProgressView
@@ -41,6 +40,11 @@ def run(argv: Sequence[str]) -> int:
     made.add_argument("--rung", metavar="ID", help="rung of the ladder (default: the first that an arm has not run)")
     made.add_argument("--table", action="store_true", help="show the table and launch nothing")
     args = made.parse_intermixed_args(list(argv))
+    for option in args.launcher:
+        if not option.startswith(ACCEPTED):
+            raise UsageError(
+                f"{option!r} is not possible here", where="command line", remedy="values come from the registration"
+            )
     target = folder(args.id)
     with target.ledger.locked():
         bury(target)
@@ -74,11 +78,6 @@ def _rung(loaded: Loaded, named: str | None) -> str:
 
 
 def _launch_all(target: Folder, loaded: Loaded, rung: str, launcher: Sequence[str], view: ProgressView) -> list[int]:
-    for option in launcher:
-        if not option.startswith(ACCEPTED):
-            raise UsageError(
-                f"{option!r} is not possible here", where="command line", remedy="values come from the registration"
-            )
     check_launcher(launcher)
     jobs = _jobs(target, loaded, rung)
     if not jobs:
@@ -109,21 +108,21 @@ def _launch_all(target: Folder, loaded: Loaded, rung: str, launcher: Sequence[st
 
 def _jobs(target: Folder, loaded: Loaded, rung: str) -> list[Job]:
     """A job for each arm without a run; refused together if anything stands against one of them."""
-    jobs, against = [], []
-    for arm in loaded.registration.arms:
-        if loaded.state.completed(rung, arm.id) is not None:
-            continue
-        earlier = [
-            a for a in loaded.state.of(rung, arm.id) if (root_of(target) / a.data["run"] / "config.yaml").exists()
-        ]
-        found = refusals(target, loaded, Request(rung, arm.id, resume=bool(earlier)), Place.here())
-        against += [f"{arm.label}: {each.what}\n     remedy: {each.remedy}" for each in found]
+    arms = [arm for arm in loaded.registration.arms if loaded.state.completed(rung, arm.id) is None]
+    found = [("", each) for each in standing(target, loaded, Place.here())] if arms else []
+    jobs = []
+    for arm in arms:
+        resume = bool(loaded.state.of(rung, arm.id))  # also one that left nothing: the gates refuse a fresh start
+        found += [(f"{arm.label}: ", each) for each in against(target, loaded, Request(rung, arm.id, resume=resume))]
         command = ("prereg", "launch", target.id, "--rung", rung, "--arm", arm.id)
-        start = (*command, "--resume") if earlier else command
-        jobs.append(Job(f"{rung}-{arm.id}", start=start, go_on=(*command, "--resume"), facts={"arm": arm.label}))
-    if against:
-        told = "\n".join(f"  {n}. {each}" for n, each in enumerate(dict.fromkeys(against), 1))
-        raise LaunchRefused(f"{len(against)} things stand against sweeping {target.id} ({rung}):\n{told}")
+        start = (*command, "--resume") if resume else command
+        jobs.append(Job(f"{rung}-{arm.id}", start=start, facts={"arm": arm.label}))
+    if found:
+        told = "\n".join(
+            f"  {n}. {whose}{each.what}\n     remedy: {each.remedy}" for n, (whose, each) in enumerate(found, 1)
+        )
+        many = "1 thing stands" if len(found) == 1 else f"{len(found)} things stand"
+        raise LaunchRefused(f"{many} against sweeping {target.id} ({rung}):\n{told}")
     return jobs
 
 
@@ -131,7 +130,7 @@ def _write(target: Folder, rung: str) -> list[dict[str, Any]]:
     """Rows of all arms, also as files."""
     loaded = target.load()
     rows = tables.rows(loaded, rung, evidence_files(target, loaded.entries))
-    directory: Path = root_of(target) / "outputs" / "prereg" / target.id
+    directory = outputs_of(target)
     directory.mkdir(parents=True, exist_ok=True)
     tables.write_files(directory, rows, f"{target.id}, {rung}")
     return rows

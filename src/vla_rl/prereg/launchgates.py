@@ -14,7 +14,8 @@ from typing import Any
 from vla_rl.errors import VlaRlError
 from vla_rl.prereg import delta, pins, state
 from vla_rl.prereg.budget import account
-from vla_rl.prereg.document import BASELINE, Registration
+from vla_rl.prereg.document import Registration
+from vla_rl.prereg.evidence import BASELINE
 from vla_rl.prereg.folder import Folder, Loaded, root_of
 from vla_rl.prereg.freezing import unfrozen
 from vla_rl.prereg.history import History, problems, signature, uncommitted
@@ -47,16 +48,30 @@ class Request:
 
 def refusals(folder: Folder, loaded: Loaded, request: Request, place: Place) -> list[Difference]:
     """Everything that stands against this launch."""
+    whole = standing(folder, loaded, place, exploratory=request.exploratory)
+    return [*whole, *against(folder, loaded, request)]
+
+
+def standing(folder: Folder, loaded: Loaded, place: Place, *, exploratory: bool = False) -> list[Difference]:
+    """What stands against every launch of the registration here: the same for all rungs and arms, so that whoever
+    launches several asks once. Everything that is pinned is read."""
     registration = loaded.registration
-    found = [*_history(folder, registration), *_state(loaded, request), *_ladder(loaded, request)]
+    found = [*_history(folder, registration), *_state(loaded)]
+    if not exploratory:
+        found += [Difference(f.what, f.where, f.remedy) for f in findings(registration)]
+    return found + pins.unlike(registration.pins, place)
+
+
+def against(folder: Folder, loaded: Loaded, request: Request) -> list[Difference]:
+    """What stands against this launch beside what stands against every one."""
+    registration = loaded.registration
+    found = [*_attempts(loaded, request), *_ladder(loaded, request)]
     found += [*_files(folder, loaded, request), *_values(registration, request)]
     if not request.exploratory:
-        found += [Difference(f.what, f.where, f.remedy) for f in findings(registration)]
         found += _gates(loaded, request)
         found += _deferred(registration, request)
     try:
-        config = config_of(registration, request.rung, request.arm)
-        found += pins.differences(registration.pins, config, place)
+        found += pins.unpinned(registration.pins, config_of(registration, request.rung, request.arm))
     except VlaRlError as error:
         found.append(Difference(error.what, error.where or "config", error.remedy or "amend it"))
     if short := account(registration, loaded.state).shortfall(request.rung):
@@ -78,7 +93,7 @@ def _history(folder: Folder, registration: Registration) -> list[Difference]:
     return found
 
 
-def _state(loaded: Loaded, request: Request) -> list[Difference]:
+def _state(loaded: Loaded) -> list[Difference]:
     now, id = loaded.state, loaded.registration.id
     if now.name == state.REGISTERED:
         return [Difference(f"{id} is not active yet", "state", f"vla-rl prereg activate {id}")]
@@ -87,7 +102,14 @@ def _state(loaded: Loaded, request: Request) -> list[Difference]:
         return [Difference(f"{id} is halted: {why}", "state", "only an amendment goes on from here, or close it")]
     if not state.allowed(now.name, "launched"):
         return [Difference(f"{id} is {now.name}", "state", "another run needs another registration")]
-    found = []
+    return []
+
+
+def _attempts(loaded: Loaded, request: Request) -> list[Difference]:
+    """Of a registration whose state allows launches: what was launched of this rung and arm."""
+    now, id, found = loaded.state, loaded.registration.id, []
+    if not state.allowed(now.name, "launched"):
+        return []
     for attempt in now.running:
         if (attempt.rung, attempt.arm) == (request.rung, request.arm):
             process = attempt.data["process"]

@@ -19,10 +19,10 @@ from typing import Any
 from vla_rl import paths
 from vla_rl.errors import ConfigError, UsageError
 from vla_rl.prereg.canonical import file_digest
-from vla_rl.prereg.document import CodePins, EnvironmentPins, FilePins, Pins
 from vla_rl.prereg.git import Git, blob_id, is_bytecode, tree_id
 from vla_rl.prereg.identity import package_versions
 from vla_rl.prereg.imports import foreign_bytecode, links, misplaced, shadows, start_up_hooks
+from vla_rl.prereg.sections import CodePins, EnvironmentPins, FilePins, Pins
 
 LOCK = "constraints.txt"
 ROBOT = "so101_nexus"
@@ -98,7 +98,33 @@ def take(config: Mapping[str, Any], place: Place, command: list[str], draft: byt
 
 
 def differences(pins: Pins, config: Mapping[str, Any], place: Place) -> list[Difference]:
-    """What is not as it was pinned; empty if a run here is the registered one."""
+    """What is not as it was pinned; empty if a run of `config` here is the registered one."""
+    return [*unlike(pins, place), *unpinned(pins, config)]
+
+
+def unpinned(pins: Pins, config: Mapping[str, Any]) -> list[Difference]:
+    """What a configuration uses and these are not the pins of; no file is read."""
+    policy, found = config.get("policy", {}), []
+    for name in config.get("plugins", []):
+        if name not in pins.code.plugins:
+            what = f"the plugin {name} is not pinned"
+            found.append(Difference(what, f"pins.code.plugins.{name}", "amend with --repin"))
+    remedy = "another policy needs a registration of its own, or amend --repin"
+    for key, pinned, name, revision in (
+        ("checkpoint", pins.checkpoint, policy.get("checkpoint"), policy.get("revision")),
+        ("codec", pins.codec, policy.get("fast_tokenizer"), policy.get("fast_revision")),
+    ):
+        if name != (pinned.name if pinned else None):
+            what = f"the run uses {name}, and {pinned.name if pinned else 'none'} is pinned"
+            found.append(Difference(what, f"pins.{key}.name", remedy))
+        elif pinned and revision != pinned.revision:
+            what = f"the run uses {name} at {revision}, and {pinned.revision or 'no commit of it'} is pinned"
+            found.append(Difference(what, f"pins.{key}.revision", remedy))
+    return found
+
+
+def unlike(pins: Pins, place: Place) -> list[Difference]:
+    """What is not here as it was pinned, whatever is to be run: every pinned file is read."""
     found: list[Difference] = []
     clean = "undo the change (git status, git ls-files -v and git status --ignored show where), or amend with --repin"
     for name, directory in (("package_tree", place.package), ("conf_tree", place.conf)):
@@ -107,12 +133,12 @@ def differences(pins: Pins, config: Mapping[str, Any], place: Place) -> list[Dif
             found.append(
                 Difference(f"{directory.name} is not what was frozen{files}", f"pins.code.{name}: {directory}", clean)
             )
-    found += _plugin_differences(pins.code.plugins, config)
+    found += _plugin_differences(pins.code.plugins)
     lock = place.root / LOCK if place.root else None
     now = file_digest(lock.read_bytes()) if lock and lock.is_file() else None
     if pins.code.lock_sha256 not in (None, now):
         found.append(Difference(f"{LOCK} is not what was frozen", f"pins.code.lock_sha256: {lock}", clean))
-    found += _base_differences(pins, config)
+    found += [*_file_differences("checkpoint", pins.checkpoint), *_file_differences("codec", pins.codec)]
     robot = _robot()
     if robot.files != pins.robot.files:
         what = f"the robot model is not what was frozen ({ROBOT} {robot.revision}, frozen with {pins.robot.revision})"
@@ -123,7 +149,7 @@ def differences(pins: Pins, config: Mapping[str, Any], place: Place) -> list[Dif
             what = f"{name} {versions.get(name)} is installed, frozen with {pins.packages.get(name)}"
             remedy = f"pip install {name}=={pins.packages.get(name)}, or amend --repin"
             found.append(Difference(what, f"pins.packages.{name}", remedy))
-    return [*found, *_import_differences(place, config), *_environment_differences(pins.environment)]
+    return [*found, *_import_differences(place, pins.code.plugins), *_environment_differences(pins.environment)]
 
 
 def changed_files(place: Place, directory: Path, pinned: str) -> str:
@@ -143,9 +169,8 @@ def changed_files(place: Place, directory: Path, pinned: str) -> str:
     return f": {shown}" if shown else ""
 
 
-def _import_differences(place: Place, config: Mapping[str, Any]) -> list[Difference]:
+def _import_differences(place: Place, plugins: Iterable[str]) -> list[Difference]:
     """What would run instead of the sources that are hashed."""
-    plugins = [str(name) for name in config.get("plugins", [])]
     own = {"package_tree": place.package, "conf_tree": place.conf}
     own |= {f"plugins.{name}": directory for name in plugins if (directory := _package_directory(name))}
     robot = _package_directory(ROBOT)
@@ -192,12 +217,6 @@ def _environment_differences(pinned: EnvironmentPins) -> list[Difference]:
     return found
 
 
-def _base_differences(pins: Pins, config: Mapping[str, Any]) -> list[Difference]:
-    policy = config.get("policy", {})
-    found = _file_differences("checkpoint", pins.checkpoint, policy.get("checkpoint"))
-    return found + _file_differences("codec", pins.codec, policy.get("fast_tokenizer"))
-
-
 def _checkpoint(policy: Mapping[str, Any], name_key: str, revision_key: str) -> FilePins | None:
     name, revision = policy.get(name_key), policy.get(revision_key)
     if name is None:
@@ -214,11 +233,7 @@ def _checkpoint(policy: Mapping[str, Any], name_key: str, revision_key: str) -> 
     return FilePins(name, revision, file_hashes(directory))
 
 
-def _file_differences(key: str, pinned: FilePins | None, used: str | None) -> list[Difference]:
-    if used != (pinned.name if pinned else None):
-        what = f"the run uses {used}, and {pinned.name if pinned else 'none'} is pinned"
-        remedy = "another policy needs a registration of its own, or amend --repin"
-        return [Difference(what, f"pins.{key}.name", remedy)]
+def _file_differences(key: str, pinned: FilePins | None) -> list[Difference]:
     directory = _checkpoint_directory(pinned.name) if pinned else None
     if pinned is None or not pinned.files:  # a hub id: the loader is given the commit
         return []
@@ -273,12 +288,8 @@ def _plugin_tree(name: str) -> str:
     return tree_id(directory)
 
 
-def _plugin_differences(pinned: Mapping[str, str], config: Mapping[str, Any]) -> list[Difference]:
-    found = [
-        Difference(f"the plugin {name} is not pinned", f"pins.code.plugins.{name}", "amend with --repin")
-        for name in config.get("plugins", [])
-        if name not in pinned
-    ]
+def _plugin_differences(pinned: Mapping[str, str]) -> list[Difference]:
+    found = []
     for name, tree in pinned.items():
         directory = _package_directory(name)
         if directory is None or tree_id(directory) != tree:

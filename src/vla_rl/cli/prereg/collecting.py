@@ -21,13 +21,14 @@ from vla_rl.cli.prereg.attempts import publish, runs_on_gpu
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import IntegrityError, LaunchRefused, UsageError
-from vla_rl.prereg.document import Arm, Measurement, Registration
+from vla_rl.prereg.document import Registration
 from vla_rl.prereg.evidence import Evidence, parse
-from vla_rl.prereg.folder import Folder, Loaded, root_of
+from vla_rl.prereg.folder import Folder, Loaded, outputs_of, root_of
 from vla_rl.prereg.launchgates import published_name
 from vla_rl.prereg.pins import Place, differences
 from vla_rl.prereg.registered import config_of, evidence_arm
 from vla_rl.prereg.runfiles import copied
+from vla_rl.prereg.sections import Arm, Measurement
 from vla_rl.prereg.state import Attempt
 from vla_rl.report.progress import ProgressView
 from vla_rl.seeds import parse_seeds
@@ -148,13 +149,12 @@ def _play(
 
     registration: Registration = loaded.registration
     name = measurement.id if evidence_arm(arm) is None else f"{measurement.id}@{arm.id}"
-    outputs = root_of(folder) / "outputs" / "prereg" / folder.id
     config = config_of(registration, measurement.rung, arm.id)
     _check_pins(registration, config, measurement)
     checkpoint, receipt = config["policy"]["checkpoint"], None
     if attempt is not None:
         checkpoint, receipt = _exported(folder, loaded, measurement, arm, attempt)
-    directory = _unused(outputs / "evaluations", name)
+    directory = _unused(outputs_of(folder) / "evaluations", name)
     reader = _evaluation(registration, config, measurement, checkpoint, directory)
     started = time.monotonic()
     done = perform(Options((), False, {"video": "none"}), view, reader)
@@ -272,8 +272,8 @@ def _handed_in(measurement: Measurement, arm: Arm, path: Path | None) -> Evidenc
         raise LaunchRefused(
             f"the data of {measurement.id} has to be handed in",
             where=f"measurements[{measurement.id}]",
-            remedy='--from FILE with its numbers: {"values": {...}}, {"counts": {...}}, {"rows": [...]} or '
-            '{"episodes": [...]}',
+            remedy='--from FILE with its numbers: {"values": {...}}, {"counts": {...}}, {"episodes": [...]} (for '
+            'paired rules, counts and shares) or {"rows": [...]} (for counts and shares)',
         )
     try:
         given = json.loads(path.read_bytes())
@@ -292,4 +292,7 @@ def _handed_in(measurement: Measurement, arm: Arm, path: Path | None) -> Evidenc
             f"the file says {odd[0]}: {given[odd[0]]!r}, and it is handed in as {named[odd[0]]!r}", where=str(path),
             remedy="hand it in for the measurement that it is of",
         )  # fmt: skip
-    return parse({**blank, "source": {}, **given, **named}, str(path))
+    try:
+        return parse({**blank, "source": {}, **given, **named}, str(path))
+    except IntegrityError as error:  # nothing is on record yet that it could break
+        raise UsageError(error.what, where=error.where, remedy="correct the file") from None

@@ -19,12 +19,14 @@ from vla_rl.errors import EXIT_OK, IntegrityError, LaunchRefused, UsageError
 from vla_rl.prereg import state
 from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.delta import Key
-from vla_rl.prereg.document import Arm, Gate, Measurement, Read
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder, Loaded, not_now
-from vla_rl.prereg.judging import PASS, boundary, evidence_files, fields, gate_decision, judge
+from vla_rl.prereg.judging import PASS, boundary, evidence_files, gate_decision, judge
 from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.parts import FIELD, parts
 from vla_rl.prereg.registered import arms_of, evidence_arm
+from vla_rl.prereg.rules import measured_for
+from vla_rl.prereg.sections import Arm, Gate, Measurement, Read
 from vla_rl.report.progress import ProgressView
 
 
@@ -84,12 +86,8 @@ def _check_recorded(target: Folder, loaded: Loaded, name: str, recorded: dict[st
 
 def _needed(loaded: Loaded, name: str) -> list[tuple[Measurement, Arm]]:
     """Measurements and arms that a read rests on, also through other reads."""
-    registration, names, todo = loaded.registration, [], [name]
-    while todo:
-        rule = registration.rules()[todo.pop()]
-        names += [m for m in rule.measurements() if m not in names]
-        todo += rule.reads()
-    measurements = [registration.measurement(m) for m in names]
+    registration = loaded.registration
+    measurements = [registration.measurement(m) for m in measured_for(registration.rules(), name)]
     return [(m, arm) for m in measurements for arm in arms_of(registration, m)]
 
 
@@ -129,7 +127,7 @@ def _look(target: Folder, collected: Collected) -> None:
         "look",
         {
             "measurement": evidence.measurement, "arm": evidence.arm, "evidence": evidence.name,
-            "sha256": file_digest(data), "fields": fields(record),
+            "sha256": file_digest(data), "fields": parts(record, FIELD),
             "wall_h": round(collected.wall_h, 6), "gpu_h": round(collected.gpu_h, 6),
         },
         effective=target.load().effective,
@@ -193,8 +191,9 @@ def _show(target: Folder, item: Read | Gate, recorded: dict[str, Any], *, as_jso
         return
     exploratory = " (exploratory: it was changed after outcomes were seen)" if recorded["exploratory"] else ""
     print(f"{item.role} read {item.id}{exploratory}\n  {item.question}\n  {outcome.line()}")
-    now = target.load().state
-    for rung in target.load().registration.ladder:
+    loaded = target.load()
+    now = loaded.state
+    for rung in loaded.registration.ladder:
         if item.id in rung.proceed_if and rung.id in now.rungs:
             print(f"  boundary of {rung.id}: {now.rungs[rung.id]}")
             for name in rung.proceed_if:
