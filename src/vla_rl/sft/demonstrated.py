@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from vla_rl.config.reader import digest_tree
 from vla_rl.errors import ConfigError, IntegrityError, UsageError
 from vla_rl.policy.policy import VlaPolicy
 from vla_rl.rollout.records import EpisodeSpec, Row
@@ -26,6 +25,7 @@ from vla_rl.seeds import stream
 from vla_rl.sft.dataset import Demonstrations, open_demonstrations
 from vla_rl.sft.frames import decode_windows
 from vla_rl.sft.reading import RE_RECORD, DemoDataset
+from vla_rl.sft.recipe import recipe_digest
 
 BLOCK = 20_000  # chunks that are normalised at a time
 WHERE = "experience.demos"
@@ -92,7 +92,7 @@ class DemonstratedRows:
             numbers.update(np.ascontiguousarray(part).tobytes())
         return {
             "directory": str(self.demos.dataset.root),
-            "recipe_sha256": digest_tree(recipe),
+            "recipe_sha256": recipe_digest(recipe),
             "episodes": len(np.unique(self._spec_N, axis=0)),
             "ticks": len(self.demos),
             "rows_sha256": numbers.hexdigest(),
@@ -170,7 +170,7 @@ def check_scene(demos: Demonstrations, scene: dict[str, Any]) -> None:
 def _firsts(dataset: DemoDataset) -> np.ndarray:
     """The first frame of every frame's episode, int64 [frame]."""
     begins = np.flatnonzero(np.diff(dataset.episode_N, prepend=dataset.episode_N[:1] - 1))
-    return np.repeat(begins, np.diff([*begins, len(dataset)]))
+    return np.repeat(begins, np.diff(begins, append=len(dataset)))
 
 
 def _specs(dataset: DemoDataset) -> np.ndarray:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.config.build import build
+from vla_rl.config.reader import digest_tree
 from vla_rl.errors import ConfigError, IntegrityError, UsageError
 from vla_rl.files import write_atomic
 from vla_rl.rollout.jsonl import dump_json
@@ -98,6 +99,11 @@ class DemoRecipe:
         """JSON-able, and equal to what is read back."""
         return json.loads(dump_json(asdict(self)))
 
+    @property
+    def digest(self) -> str:
+        """See `recipe_digest`."""
+        return recipe_digest(self.as_dict())
+
 
 def expert_recipe(
     env: dict[str, Any], expert: ExpertJobs, *, task: str, success_only: bool, shard_episodes: int
@@ -123,6 +129,12 @@ def expert_recipe(
         )
     scene = scene_of(env, ())
     return DemoRecipe(env, (), scene, task, success_only, shard_episodes, expert=expert)
+
+
+def recipe_digest(recipe: dict[str, Any]) -> str:
+    """SHA-256 over a recipe as `DemoRecipe.as_dict` gives it: what recordings of the same content share on every machine,
+    while the bytes of their pictures are those of its renderer."""
+    return digest_tree(recipe)
 
 
 def scene_of(env: dict[str, Any], plugins: tuple[str, ...]) -> dict[str, Any]:
