@@ -23,6 +23,7 @@ from vla_rl.rl.surfaces import Full
 from vla_rl.rl.update import Fixed, accumulate_gradient
 from vla_rl.rollout.records import EpisodeSpec, Row
 from vla_rl.seeds import stream
+from vla_rl.sft.objective import labels, token_cross_entropy
 
 UNMOVED = {"mean_ratio": 1.0, "min_ratio": 1.0, "max_ratio": 1.0, "clip_fraction": 0.0, "approx_kl": 0.0}
 
@@ -118,7 +119,12 @@ def test_the_mask_is_the_only_difference_from_the_supervised_objective():
     masks = map(plain().grammar.packed_masks, bins)
     rows = [replace(row, bins=own, legal_packed=mask) for row, own, mask in zip(rows, bins, masks, strict=True)]
     found, _, _ = objective_gradient(plain(), rows)
-    assert apart(cross_entropy_gradient(plain(), rows, masked=False), found) < 1e-5
+    policy, seen = plain(), [Observation(row.frames, row.state_deg) for row in rows]
+    bins_RT = torch.from_numpy(bins.astype(np.int64))
+    target = labels(bins_RT, torch.full((len(rows),), bins.shape[1]))
+    logits = policy.logits(policy.frames_tensor(seen), policy.state_tensor(seen), bins_RT)
+    token_cross_entropy(logits, target).backward()
+    assert apart({name: p.grad for name, p in policy.model.named_parameters() if name in found}, found) < 1e-5
 
 
 def test_rows_carry_what_the_policy_thought_of_them_before_the_update(whole):
