@@ -132,7 +132,7 @@ def expert_recipe(
 
 
 def recipe_digest(recipe: dict[str, Any]) -> str:
-    """SHA-256 over a recipe as `DemoRecipe.as_dict` gives it: what recordings of the same content share on every machine,
+    """SHA-256 over a recipe as `DemoRecipe.as_dict` gives it: recordings of the same content share it on every machine,
     while the bytes of their pictures are those of its renderer."""
     return digest_tree(recipe)
 
