@@ -26,8 +26,10 @@ def test_an_arm_of_extra_supervision_is_launched_and_its_demonstrations_are_the_
     bench.frozen("E1", draft + ARM.replace("RECIPE", recipe))
     (outputs / "demos").rename(outputs / "kept")
     (outputs / "others").rename(outputs / "demos")
-    refused(capsys, 5, "launch", "E1", "--arm", "supervised", says=(recipe, "experience.recipe_sha256"))
+    refused(capsys, 4, "launch", "E1", "--arm", "supervised", says=(f"registered is {recipe}", "the recipe of"))
+    assert prereg("launch", "E1", "--check") == 0  # the baseline plays waves
     (outputs / "demos").rename(outputs / "others")
+    refused(capsys, 4, "launch", "E1", "--arm", "supervised", says="there are no demonstrations in outputs/demos")
     (outputs / "kept").rename(outputs / "demos")
     assert prereg("launch", "E1", "--arm", "supervised") == 0, capsys.readouterr().err
     launched, ended = (line["data"] for line in bench.ledger()[-2:])

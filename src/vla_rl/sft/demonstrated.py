@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from vla_rl.config.demonstrations import recipe_digest
 from vla_rl.errors import ConfigError, IntegrityError, UsageError
 from vla_rl.policy.policy import VlaPolicy
 from vla_rl.rollout.records import EpisodeSpec, Row
@@ -25,7 +26,6 @@ from vla_rl.seeds import stream
 from vla_rl.sft.dataset import Demonstrations, open_demonstrations
 from vla_rl.sft.frames import decode_windows
 from vla_rl.sft.reading import RE_RECORD, DemoDataset
-from vla_rl.sft.recipe import recipe_digest
 
 BLOCK = 20_000  # chunks that are normalised at a time
 WHERE = "experience.demos"

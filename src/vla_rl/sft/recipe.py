@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.config.build import build
-from vla_rl.config.reader import digest_tree
+from vla_rl.config.demonstrations import recipe_digest
 from vla_rl.errors import ConfigError, IntegrityError, UsageError
 from vla_rl.files import write_atomic
 from vla_rl.rollout.jsonl import dump_json
@@ -101,7 +101,7 @@ class DemoRecipe:
 
     @property
     def digest(self) -> str:
-        """See `recipe_digest`."""
+        """See `vla_rl.config.demonstrations`."""
         return recipe_digest(self.as_dict())
 
 
@@ -129,12 +129,6 @@ def expert_recipe(
         )
     scene = scene_of(env, ())
     return DemoRecipe(env, (), scene, task, success_only, shard_episodes, expert=expert)
-
-
-def recipe_digest(recipe: dict[str, Any]) -> str:
-    """SHA-256 over a recipe as `DemoRecipe.as_dict` gives it: recordings of the same content share it on every machine,
-    while the bytes of their pictures are those of its renderer."""
-    return digest_tree(recipe)
 
 
 def scene_of(env: dict[str, Any], plugins: tuple[str, ...]) -> dict[str, Any]:
