@@ -248,6 +248,11 @@ WRONG = {
         "deferred[c]",
         "no constant 'c'",
     ),
+    "an arm that learns from whatever lies in a directory": (
+        lambda d: with_arms(d, arm(experience__demos="outputs/demos/x", experience__rows=8)),
+        "config.experience.recipe_sha256",
+        "nothing says what must be in there",
+    ),
     # -------------------- variations
     "a rung that sets an unknown key": (
         lambda d: put(d, "ladder[main].set", {"optim.rate": 1.0}),

@@ -50,6 +50,7 @@ def run(argv: Sequence[str]) -> int:
         )
         share = f"{summary.kept} of {summary.attempts} episodes kept, {summary.rows} frames in {directory}"
         view.say(share if summary.complete else f"{share}; continue with vla-rl demos run.resume={directory}")
+        view.say(f"recipe {summary.recipe_sha256}")
     if options.json:
         print_json({"directory": str(directory), "complete": summary.complete, **asdict(summary)})
     return 0

@@ -11,13 +11,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vla_rl.cli.experience import check_experience
 from vla_rl.cli.options import Options, parse, print_json
 from vla_rl.cli.startup import prepare_torch
 from vla_rl.cli.train import check_settings
 from vla_rl.config.compose import compose
 from vla_rl.config.differences import differences
 from vla_rl.config.reader import ConfigReader
-from vla_rl.config.schema import CheckpointConfig, GeometryConfig, LossConfig, MonitorConfig, OptimConfig, RunConfig
+from vla_rl.config.schema import (
+    CheckpointConfig,
+    ExperienceConfig,
+    GeometryConfig,
+    LossConfig,
+    MonitorConfig,
+    OptimConfig,
+    RunConfig,
+)
 from vla_rl.errors import EXIT_OK, UsageError
 from vla_rl.report.progress import ProgressView
 from vla_rl.rl.plan import Geometry
@@ -93,16 +102,28 @@ class _Job:
     optim: OptimConfig
     keeping: CheckpointConfig
     geometry: Geometry
+    demonstrated: int | None  # rows of demonstrations an update; None if it plays a wave
 
     @classmethod
     def of(cls, reader: ConfigReader) -> _Job:
         settings, held_out = reader.section("run", RunConfig), reader.section("eval", MonitorConfig)
-        geometry = Geometry.of(reader.section("geometry", GeometryConfig))
+        constants, experience = (
+            reader.section("geometry", GeometryConfig),
+            reader.section("experience", ExperienceConfig),
+        )
+        geometry = Geometry.of(constants)
         evaluate_at = check_settings(settings, geometry, held_out, parse_seeds(held_out.seeds))
         loss, optim = reader.section("loss", LossConfig), reader.section("optim", OptimConfig)
-        return cls(
-            settings, held_out, evaluate_at, loss, optim, reader.section("checkpoint", CheckpointConfig), geometry
-        )
+        check_experience(experience, loss, constants)
+        keeping = reader.section("checkpoint", CheckpointConfig)
+        return cls(settings, held_out, evaluate_at, loss, optim, keeping, geometry, experience.rows)
+
+    @property
+    def temperature(self) -> float:
+        """At which rows are scored."""
+        from vla_rl.rl.demonstrated import SUPERVISED
+
+        return SUPERVISED if self.demonstrated else self.geometry.temperature
 
     @property
     def episodes(self) -> int:
@@ -131,7 +152,7 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
         longest = scene_facts(policy, pool)["max_replans"]
         observation = preflight.render_canary(pool, PROBE_SEEDS[0])
         memory = forecast.memory_bytes(
-            policy, parameters, optimizer, constants, job.geometry.temperature, observation,
+            policy, parameters, optimizer, constants, job.temperature, observation,
             anchored=bool(loss.kl_rows or loss.kl_beta) and Anchor.copies(policy, parameters),
             undoable=loss.trust_region is not None,
         )  # fmt: skip
@@ -139,8 +160,9 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
         pids = [pid for pid in getattr(pool, "worker_pids", list)() if pid]
         workers = {"count": len(pids), "bytes": [_resident(pid) for pid in pids]}
         playing = forecast.Playing(max(1, len(pids)), pool.groups, None if device == "cuda" else os.cpu_count())
+    stored = 0 if job.demonstrated else job.geometry.most_seeds * job.geometry.draws * longest
     disk = preflight.disk_bytes(
-        policy, parameters, observation, rows=job.geometry.most_seeds * job.geometry.draws * longest,
+        policy, parameters, observation, rows=stored,
         waves=job.settings.steps if job.keeping.keep_rows else job.keeping.every, checkpoints=job.keeping.keep + 1,
     )  # fmt: skip
     return {
@@ -151,7 +173,7 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
         "disk_bytes": {**disk, "free": shutil.disk_usage(Path.cwd()).free},
         "probe": asdict(probe) if probe else None,
         "times": _times(probe, playing, job, constants, bitwise=device == "cpu") if probe else None,
-        "groups": _groups(probe, rate, job.geometry),
+        "groups": None if job.demonstrated else _groups(probe, rate, job.geometry),
     }
 
 
@@ -205,11 +227,13 @@ def _probe(
 
 def _times(probe: Probe, playing: Playing, job: _Job, constants: UpdateSettings, *, bitwise: bool) -> dict[str, Any]:
     """Seconds of a step, an evaluation and the run, and of what a kill costs."""
-    from vla_rl.rl.forecast import redo_seconds, step_seconds, wave_seconds
+    from vla_rl.rl.forecast import demonstrated_step_seconds, redo_seconds, step_seconds, wave_seconds
 
-    step = step_seconds(
-        probe, playing, episodes=job.episodes, settings=constants, kl_rows=job.loss.kl_rows, kl_beta=job.loss.kl_beta
-    )
+    updated: dict[str, Any] = {"settings": constants, "kl_rows": job.loss.kl_rows, "kl_beta": job.loss.kl_beta}
+    if job.demonstrated:
+        step = demonstrated_step_seconds(probe, rows=job.demonstrated, **updated)
+    else:
+        step = step_seconds(probe, playing, episodes=job.episodes, **updated)
     steps, evaluations = job.settings.steps, len(job.evaluate_at)
     eval_s = wave_seconds(probe, playing, episodes=len(parse_seeds(job.held_out.seeds)))
     lost = {"every": job.keeping.every, "rollout_s": step["rollout_s"], "update_s": step["update_s"]}
@@ -219,7 +243,7 @@ def _times(probe: Probe, playing: Playing, job: _Job, constants: UpdateSettings,
         "steps": steps,
         "evaluations": evaluations,
         "run_s": steps * step["step_s"] + evaluations * eval_s,
-        "redo": redo_seconds(**lost, bitwise=bitwise),
+        "redo": redo_seconds(**lost, bitwise=bitwise and not job.demonstrated),
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vla_rl.cli.experience import check_experience, demonstrated
 from vla_rl.cli.heldout import check_plain
 from vla_rl.cli.options import Options, parse, print_json
 from vla_rl.cli.resume import FREE_OF_TRAINING, compose_or_resume
@@ -17,6 +18,7 @@ from vla_rl.config.schedule import evaluation_steps
 from vla_rl.config.schema import (
     BudgetConfig,
     CheckpointConfig,
+    ExperienceConfig,
     GatesConfig,
     GeometryConfig,
     LossConfig,
@@ -91,6 +93,8 @@ def _train(
     geometry, held_out = reader.section("geometry", GeometryConfig), reader.section("eval", MonitorConfig)
     seeds = parse_seeds(held_out.seeds)
     evaluate_at = check_settings(settings, Geometry.of(geometry), held_out, seeds)
+    experience, loss = reader.section("experience", ExperienceConfig), reader.section("loss", LossConfig)
+    check_experience(experience, loss, geometry)
     require_rendering()
     device = prepare_torch(settings.device, settings.threads, settings.seed)
     from vla_rl.evals.scene import scene_facts
@@ -113,6 +117,9 @@ def _train(
         with reader.component("pool", env_spec=sim, plugins=reader.plugins, on_event=view.on_event) as pool:
             scene = scene_facts(policy, pool)
             run_dir.record_scene(scene)
+            rows = demonstrated(
+                experience, settings, policy=policy, scene=scene, held_out=seeds, run_dir=run_dir
+            )  # fmt: skip
             evaluate = reader.component(
                 "evaluator", policy=policy, sampler=sampler, pool=pool, seeds=seeds, temperature=held_out.temperature,
                 slots=held_out.slots, scene=scene, on_event=lambda event: trainer.beat(event),
@@ -133,7 +140,7 @@ def _train(
                 surface=surface,
                 reward=reward,
                 geometry=geometry,
-                loss=reader.section("loss", LossConfig),
+                loss=loss,
                 token_loss=reader.component("token_loss"),
                 optim=reader.section("optim", OptimConfig),
                 checkpoint=reader.section("checkpoint", CheckpointConfig),
@@ -145,6 +152,7 @@ def _train(
                 evaluate_at=evaluate_at,
                 guards=Guards(reader.section("tripwires", TripwiresConfig), reader.section("budget", BudgetConfig)),
                 gates=Gates(gates, parity),
+                demonstrations=rows,
                 max_wall_s=options.left_s(settings.max_wall_s),
                 on_event=view.on_event,
             )

@@ -32,7 +32,8 @@ class ConfigReader:
         self._read.update(leaf for leaf in _leaves(tree) if leaf == "plugins")
 
     def section(self, name: str, schema: type[Section]) -> Section:
-        """The section `name` as an instance of its schema; reading an attribute marks that key as read."""
+        """The section `name` as an instance of its schema; reading an attribute marks that key as read. A section that
+        the tree lacks (a registration may be older than it) has its defaults."""
         record = self._read
 
         def watched(instance: Any, attribute: str) -> Any:
@@ -45,7 +46,7 @@ class ConfigReader:
 
         names = {f.name for f in dataclasses.fields(schema)}  # type: ignore[arg-type]
         recording = type(schema.__name__, (schema,), {"__getattribute__": watched})
-        section = cast(Section, recording(**self.tree[name]))
+        section = cast(Section, recording(**self.tree.get(name, {})))
         # OmegaConf cannot merge into frozen dataclasses, so the seal comes after __init__.
         recording.__setattr__ = refuse
         return section

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from vla_rl.config.demonstrations import recorded_digest
 from vla_rl.errors import VlaRlError
 from vla_rl.prereg import delta, pins, state
 from vla_rl.prereg.budget import account
@@ -71,7 +73,10 @@ def against(folder: Folder, loaded: Loaded, request: Request) -> list[Difference
         found += _gates(loaded, request)
         found += _deferred(registration, request)
     try:
-        found += pins.unpinned(registration.pins, config_of(registration, request.rung, request.arm))
+        config = config_of(registration, request.rung, request.arm)
+        found += pins.unpinned(registration.pins, config)
+        if not request.exploratory:
+            found += _demonstrations({**(config.get("experience") or {}), **_section(request.set, "experience")})
     except VlaRlError as error:
         found.append(Difference(error.what, error.where or "config", error.remedy or "amend it"))
     if short := account(registration, loaded.state).shortfall(request.rung):
@@ -173,6 +178,21 @@ def _files(folder: Folder, loaded: Loaded, request: Request) -> list[Difference]
         what = f"the checkpoint of {rung.starts_from} is not the one that was published"
         found.append(Difference(what, str(root / published["directory"] / name), "restore it"))
     return found
+
+
+def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Those of some leaves that lie in a section, by the rest of their path."""
+    return {path.removeprefix(f"{name}."): value for path, value in values.items() if path.startswith(f"{name}.")}
+
+
+def _demonstrations(experience: Mapping[str, Any]) -> list[Difference]:
+    """What the run learns from, if it plays no waves, is there and what was registered."""
+    directory, wanted = experience.get("demos"), experience.get("recipe_sha256")
+    if directory is None or (found := recorded_digest(Path(directory))) == wanted:
+        return []
+    what = f"there are no demonstrations in {directory}" if found is None else f"the recipe of {directory} is {found}"
+    remedy = "record those of the registered recipe there with vla-rl demos, which prints its digest"
+    return [Difference(f"{what}; registered is {wanted}", "config.experience.recipe_sha256", remedy)]
 
 
 def published_name(rung: str, arm: str) -> str:

@@ -162,6 +162,17 @@ def _stream(config: Mapping[str, Any]) -> range:
     return training_seeds(geometry["train_seed_base"], geometry["seeds"], geometry["refill"], config["run"]["steps"])
 
 
+def _demonstrations(r: Registration) -> Iterator[Finding]:
+    """What an arm learns from is registered: a directory may hold anything by the time it is launched."""
+    for rung, arm in itertools.product(r.ladder, r.arms):
+        experience = config_of(r, rung.id, arm.id).get("experience") or {}  # older registrations have none
+        if experience.get("demos") is not None and experience.get("recipe_sha256") is None:
+            what = f"{arm.label or arm.id} learns from {experience['demos']}, and nothing says what must be in there"
+            remedy = "set experience.recipe_sha256 as well; vla-rl demos prints it"
+            yield Finding("config.experience.recipe_sha256", what, remedy)
+            return
+
+
 def _rules(r: Registration) -> Iterator[Finding]:
     judged = context(r)
     roles = {read.id: read.role for read in r.reads}
@@ -265,5 +276,6 @@ def _metrics(r: Registration) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Registration], Iterator[Finding]], ...] = (
-    _claim, _unit, _measurements, _seeds, _rules, _order, _wires, _budget, _looks, _family, _metrics,
+    _claim, _unit, _measurements, _seeds, _demonstrations, _rules, _order, _wires, _budget, _looks, _family,
+    _metrics,
 )  # fmt: skip

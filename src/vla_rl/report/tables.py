@@ -71,7 +71,7 @@ def steps(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         table.add_row(
             f"{row['step']}{undone(row)}",
-            f"{row['successes']}/{row['episodes']}",
+            "–" if row["successes"] is None else f"{row['successes']}/{row['episodes']}",
             number(row["reward_mean"], "+.2f"),
             f"{row['groups_kept']}/{row['groups_total']}",
             number(row["mean_ratio"], ".4f"),

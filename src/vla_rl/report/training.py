@@ -45,6 +45,8 @@ class TrainingView:
             case PredictRound():
                 done, total = event.done + self._stored, event.total + self._stored
                 self.view.advance(self._phase, done, total, "episodes")
+            case events.RowsScored():
+                self.view.advance(f"step {event.step}: demonstrations", event.done, event.total, "rows")
             case events.UpdateProgress():
                 self.view.advance(f"step {event.step}: update", event.done, event.total, "rows")
             case events.StepDone():
@@ -126,6 +128,12 @@ def show_closing(view: ProgressView, summary: dict[str, Any], registration: str 
 
 
 def _step_line(row: dict[str, Any], total: int) -> str:
+    if row["successes"] is None:  # nothing was played
+        nats = tables.number(row["chosen_nll"], ".3f")
+        return (
+            f"step {row['step']}/{total}: {row['rows']} rows of demonstrations, {nats} nats a token before the update, "
+            f"read {row['rollout_s']:.0f} s, update {row['update_s']:.0f} s{tables.undone(row)}"
+        )
     reward = tables.number(row["reward_mean"], "+.2f")
     return (
         f"step {row['step']}/{total}: {row['successes']}/{row['episodes']} successes, reward {reward} cm, "

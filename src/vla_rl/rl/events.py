@@ -55,6 +55,15 @@ class WaveStarted(Event):
 
 
 @dataclass(frozen=True)
+class RowsScored(Event):
+    """`done` of the `total` demonstrations of a step have their log-probabilities."""
+
+    step: int
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
 class UpdateProgress(Event):
     """`done` of `total` rows have been through forward and backward."""
 

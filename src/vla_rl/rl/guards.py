@@ -132,8 +132,13 @@ class Guards:
             raise Tripped(firings)
 
     def before_update(self, wave: Wave, terms: Sequence[Terms], advantages: Advantages, spent: Spent) -> list[Firing]:
-        """Judge a complete wave. When an armed wire fires, the memory stays as it was before this wave."""
-        state, firings = judge_wave(self._wires, self._state, wave_facts(wave, terms, advantages))
+        """Judge a complete wave. When an armed wire fires, the memory stays as it was before this wave.
+
+        Demonstrations, which nobody has played, spend the budget; the wires about episodes have nothing to read.
+        """
+        state, firings = self._state, []
+        if wave.episodes:
+            state, firings = judge_wave(self._wires, self._state, wave_facts(wave, terms, advantages))
         firings = [*self._paced, *firings, *self.over_budget(spent)]
         self._paced = []
         if not armed(firings):

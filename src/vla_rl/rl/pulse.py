@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from vla_rl.rl.account import Account
-from vla_rl.rl.events import UpdateProgress
+from vla_rl.rl.events import RowsScored, UpdateProgress
 from vla_rl.rl.rundir import RunDir
 from vla_rl.rollout.events import Event, PredictRound
 
@@ -41,7 +41,7 @@ class Pulse:
     def beat(self, event: Event) -> None:
         """Progress of whatever is under way."""
         progress = {}
-        if isinstance(event, PredictRound | UpdateProgress):
+        if isinstance(event, PredictRound | RowsScored | UpdateProgress):
             progress = {"done": event.done, "total": event.total}
         self._run_dir.heartbeat({**self._state(), **progress})
 

@@ -132,6 +132,27 @@ class RunDir:
             )
         write_atomic(file, dump_json({"launches": launches}, indent=1).encode())
 
+    def record_demonstrations(self, record: Mapping[str, Any]) -> None:
+        """Note in this launch's entry of the manifest what the run learns from; it must be what its first launch did.
+
+        Args:
+            record: JSON-able, with `recipe_sha256`, `rows_sha256` and `files_sha256`.
+
+        Raises:
+            IntegrityError: the run was started with other demonstrations.
+        """
+        file, noted = self.path / MANIFEST, json.loads(dump_json(dict(record)))
+        launches = json.loads(file.read_bytes())["launches"]
+        launches[-1]["demonstrations"] = noted
+        first = next(launch["demonstrations"] for launch in launches if "demonstrations" in launch)
+        if changed := [key for key in noted if key.endswith("_sha256") and first[key] != noted[key]]:
+            raise IntegrityError(
+                f"the demonstrations are not those that the run was started with: {', '.join(changed)}",
+                where=f"{file}: demonstrations",
+                remedy="bring the directory back that the manifest tells of, or start a new run",
+            )
+        write_atomic(file, dump_json({"launches": launches}, indent=1).encode())
+
     def record_gate(self, result: Mapping[str, Any]) -> None:
         """Note in this launch's entry of the manifest what a gate measured; `gate` names it, `passed` tells."""
         launches = json.loads((self.path / MANIFEST).read_bytes())["launches"]

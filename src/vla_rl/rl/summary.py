@@ -103,20 +103,22 @@ def train_row(
 ) -> dict[str, Any]:
     """One line of `train.jsonl`, without `save_s`, which is known only after the row is part of the checkpoint.
 
+    A wave without episodes has no outcomes: of demonstrations, or of a wave that was stopped.
     `rows`, `tokens`, ratios, `entropy` and `chosen_nll` are those of the gradient pass; everything else of all
     episodes.
     """
     episodes, known = wave.episodes, wave_facts(wave, terms, advantages)
     metrics = [episode.metrics for episode in episodes]
+    played = bool(episodes)
     ticks = sum(m["ticks"] for m in metrics)
     return {
         "step": step,
         "episodes": len(episodes),
-        "successes": sum(m["success"] for m in metrics),
+        "successes": sum(m["success"] for m in metrics) if played else None,
         "reward_mean": known.reward_mean,
         "median_group_std_cm": known.median_group_std_cm,
         "groups_total": len(advantages.groups),
-        "groups_refilled": len(advantages.groups) - planned_groups,
+        "groups_refilled": len(advantages.groups) - planned_groups if played else 0,
         "groups_kept": sum(group.kept for group in advantages.groups),
         "groups_dropped": {reason: sum(g.dropped == reason for g in advantages.groups) for reason in DROPPED},
         "lone_replans": lone_replans([episode.spec.seed for episode in episodes], advantages),
@@ -127,7 +129,7 @@ def train_row(
         "anchor_k3_pre": update.anchor_k3,
         "update_kl": drift.update_kl if drift else None,
         "rolled_back": update.rolled_back,
-        "rollout_gap": update.rollout_gap,
+        "rollout_gap": update.rollout_gap if played else None,
         "loss": update.loss,
         "grad_norm": update.grad_norm,
         "step_skipped": update.step_skipped,
@@ -136,7 +138,7 @@ def train_row(
         "knockaway_frac": known.knockaway_frac,
         "setback_frac": known.setback_frac,
         "tip_frac": _mean([m["tipped"] for m in metrics]),
-        "strikes": known.strikes,
+        "strikes": known.strikes if played else None,
         "earned_progress_mean_cm": _mean([m["grasped_progress_cm"] for m in metrics]),
         "ungrasped_disp_mean_cm": _mean([m["ungrasped_displacement_cm"] for m in metrics]),
         "oom_retries": update.oom_retries,
@@ -148,7 +150,7 @@ def train_row(
         "update_s": costs.update_s,
         "eval_s": costs.eval_s,
         "save_s": None,
-        "env_steps_per_s": ticks / costs.rollout_s if costs.rollout_s > 0 else None,
+        "env_steps_per_s": ticks / costs.rollout_s if costs.rollout_s > 0 and played else None,
         "vram_gib": costs.vram_gib,
         "gpu_h": costs.gpu_h,
         "gpu_h_total": costs.gpu_h_total,
@@ -161,7 +163,7 @@ def stopped_row(step: int, finished: int, costs: StepCosts) -> dict[str, Any]:
     next launch finds them and goes on."""
     nothing = Wave((), (), costs.rollout_s, 0, 0, None), (), Advantages((), (), ())
     row = train_row(step, *nothing, no_update(), None, costs, planned_groups=0)
-    return {**row, "episodes": finished, "successes": None, "strikes": None}
+    return {**row, "episodes": finished}
 
 
 def wave_facts(wave: Wave, terms: Sequence[Terms], advantages: Advantages) -> WaveFacts:

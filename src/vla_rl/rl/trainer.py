@@ -20,8 +20,8 @@ Deviations from GRPO (Shao et al., 2024, arXiv:2402.03300):
 Safe against `kill -9`: an episode is on disk when it ends, an update when its checkpoint is renamed into place, and
 what was recorded later than the checkpoint is dropped and done again, bit for bit on a CPU.
 
-How a wave is played: `waves`. What may stop a run: gates before the first wave (`gates`), tripwires and budget while it
-runs (`guards`). How it ends, and what is kept then: `endings`.
+How a wave is played: `waves`; what may stand in its place: `demonstrated`. What may stop a run: gates before the first
+wave (`gates`), tripwires and budget while it runs (`guards`). How it ends, and what is kept then: `endings`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from vla_rl.rl import events, guards, preflight, rundir
 from vla_rl.rl.account import Account
 from vla_rl.rl.advantage import Advantages
 from vla_rl.rl.anchor import Anchor
+from vla_rl.rl.demonstrated import DemonstratedStage, RowsOf, check_constants
 from vla_rl.rl.device import GIB
 from vla_rl.rl.drift import Drift, measure, sample_rows
 from vla_rl.rl.endings import Endings
@@ -100,6 +101,7 @@ class GrpoTrainer:
         evaluate_at: after which other updates it is called too.
         guards: tripwires and budget; None for those of the defaults.
         gates: gates before the first wave; None for none but the preflight.
+        demonstrations: rows that an update (from 1) learns from instead of a wave; None: waves are played.
         max_wall_s: stop at the next safe point after this time: between two rounds of a wave, whose finished episodes
             the next launch takes from disk, or between micro-batches of an update, which is then repeated. None for no
             limit.
@@ -131,6 +133,7 @@ class GrpoTrainer:
         token_loss: TokenLoss = grpo_loss,
         guards: Guards | None = None,
         gates: Gates | None = None,
+        demonstrations: RowsOf | None = None,
         max_wall_s: float | None = None,
         on_event: OnEvent = ignore,
     ) -> None:
@@ -161,9 +164,12 @@ class GrpoTrainer:
         self.endings = Endings(
             policy, run_dir, self.save_points, self.guards, self.account, self.pulse, lambda event: self.on_event(event)
         )
-        self.stage = Stage(
+        self.stage: Stage | DemonstratedStage = Stage(
             policy, sampler, pool, slots, self.geometry, self.pricing, self.guards, self.account, run_dir, self._watch
         )
+        if demonstrations is not None:
+            check_constants(loss, geometry)
+            self.stage = DemonstratedStage(policy, demonstrations, self.settings.limits, self._watch)
         self._started = time.monotonic()
 
     def run(self) -> Outcome:
@@ -212,9 +218,9 @@ class GrpoTrainer:
         self.pulse.enter(step, "rollout")
         waves = self.stage.step(step, self.save_points.digest)
         wave = waves.first()
-        if first:
-            check_first(self.policy, waves.fresh(wave), self.settings, self.geometry.temperature)
-        if step == 1:
+        if first and (fresh := waves.fresh(wave)):
+            check_first(self.policy, fresh, self.settings, self.stage.temperature)
+        if step == 1 and wave.episodes:
             self._pass(self.gates.first_wave(mixed_groups_frac(wave.episodes)))
         terms = self.pricing.terms(wave)
         wave, terms, advantages = waves.refill(wave, terms, self.pricing.advantages(step, wave, terms))
@@ -244,7 +250,6 @@ class GrpoTrainer:
         return result, drift, time.perf_counter() - started
 
     def _move(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, Drift | None]:
-        scored = zip(wave.episodes, advantages.credit, advantages.kept, strict=True)
         limit = self.trust_region
         before = Snapshot(self.parameters, self.optimizer) if limit is not None else None
         self.save_points.digest = None
@@ -253,9 +258,9 @@ class GrpoTrainer:
             parameters=self.parameters,
             optimizer=self.optimizer,
             rows=wave.rows,
-            advantages={episode.spec: value for episode, value, kept in scored if kept},
+            advantages=self.stage.taught(wave, advantages),
             settings=self.settings,
-            temperature=self.geometry.temperature,
+            temperature=self.stage.temperature,
             step=step,
             anchor=self.anchor,
             progress=lambda done, total: self._watch(events.UpdateProgress(step, done, total)),
@@ -264,7 +269,7 @@ class GrpoTrainer:
         drift = None
         if self.anchor is not None and result.rows and result.loss_finite:
             sample = sample_rows(wave.rows, self.kl_rows, step)
-            limits, temperature = self.settings.limits, self.geometry.temperature
+            limits, temperature = self.settings.limits, self.stage.temperature
             drift = measure(self.policy, self.anchor, sample, temperature=temperature, limits=limits)
         # A distance that is no number is beyond any limit.
         if before is not None and limit is not None and drift is not None and not drift.update_kl <= limit:
@@ -337,14 +342,14 @@ class GrpoTrainer:
     def _preflight(self) -> None:
         started = time.perf_counter()
         observation = preflight.render_canary(self.pool, self.geometry.train_seed_base)
-        rows = self.geometry.most_seeds * self.geometry.draws * self.max_replans * self.save_points.waves
+        rows = self.stage.stored_rows(self.max_replans) * self.save_points.waves
         needed = preflight.check_disk(
             self.run_dir.path, self.policy, self.parameters, observation,
             rows=rows, checkpoints=self.save_points.keep + 1,
         )  # fmt: skip
         try:
             tokens = preflight.dry_update(
-                self.policy, self.parameters, self.optimizer, self.settings, self.geometry.temperature, observation
+                self.policy, self.parameters, self.optimizer, self.settings, self.stage.temperature, observation
             )
         except torch.OutOfMemoryError as error:
             self.optimizer.zero_grad(set_to_none=True)
@@ -389,7 +394,7 @@ class GrpoTrainer:
     def _watch(self, event: Event) -> None:
         """The same of a wave or an update, which the wall limit may end."""
         self.beat(event)
-        if isinstance(event, PredictRound | events.UpdateProgress):
+        if isinstance(event, PredictRound | events.RowsScored | events.UpdateProgress):
             later = isinstance(event, events.UpdateProgress)  # passes after the first have moved weights already
             if event.done < event.total // (self.settings.epochs if later else 1) and self._out_of_time():
                 raise _OutOfTime

@@ -62,6 +62,20 @@ class Stage:
     run_dir: RunDir
     on_event: OnEvent
 
+    @property
+    def temperature(self) -> float:
+        """At which rows are scored: that of the sampling."""
+        return self.geometry.temperature
+
+    def stored_rows(self, max_replans: int) -> int:
+        """Most rows of a step that lie on the disk, if every episode has so many predicts."""
+        return self.geometry.most_seeds * self.geometry.rule.draws * max_replans
+
+    def taught(self, wave: Wave, advantages: Advantages) -> dict[EpisodeSpec, float | tuple[float, ...]]:
+        """What every episode of a kept group is taught with."""
+        scored = zip(wave.episodes, advantages.credit, advantages.kept, strict=True)
+        return {episode.spec: value for episode, value, kept in scored if kept}
+
     def step(self, step: int, digest: str | None = None) -> StepWaves:
         """The waves of one step, under the weights as they are now; `digest`: of them, if it is known."""
         return StepWaves(self, step, digest or self.policy.digest())

@@ -50,6 +50,7 @@ class DemoSummary:
         noisy, missed: (attempts, kept) of the noisy and of the deliberately missing episodes.
         shards_done, shards_total: progress; `complete` when equal.
         scene_hash: digest of physics and pictures.
+        recipe_sha256: digest of the recipe, which `experience.recipe_sha256` can ask for.
         wall_s: wall time of this call.
     """
 
@@ -63,6 +64,7 @@ class DemoSummary:
     shards_done: int
     shards_total: int
     scene_hash: str | None
+    recipe_sha256: str
     wall_s: float
 
     @property
@@ -136,8 +138,8 @@ def count(directory: Path, recipe: DemoRecipe) -> dict[str, Any]:
 
 def _summary(counts: dict[str, Any], recipe: DemoRecipe, *, wall_s: float) -> DemoSummary:
     values: dict[str, Any] = counts | {name: tuple(counts[name]) for name in ("noisy", "missed")}
-    total, scene_hash = len(recipe.shards()), recipe.scene["scene_hash"]
-    return DemoSummary(**values, shards_total=total, scene_hash=scene_hash, wall_s=wall_s)
+    facts: dict[str, Any] = {"scene_hash": recipe.scene["scene_hash"], "recipe_sha256": recipe.digest}
+    return DemoSummary(**values, shards_total=len(recipe.shards()), **facts, wall_s=wall_s)
 
 
 def _write_summary(out_dir: Path, summary: DemoSummary) -> DemoSummary:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from vla_rl.config.demonstrations import OWN_META
 from vla_rl.files import fsync_path, write_atomic
 from vla_rl.policy.normalise import JOINTS
 from vla_rl.rollout.jsonl import dump_json
@@ -26,7 +27,6 @@ from vla_rl.sft.feature_stats import picture_stats, vector_stats
 from vla_rl.sft.recipe import FORMAT, DemoRecipe
 from vla_rl.sft.shards import STAGING, open_rows, parquet_writer, read_outcome
 
-OWN_META = "meta/vla_rl.json"
 _EPISODES_PER_TABLE = 100
 
 

@@ -1,8 +1,8 @@
 """Opening a LeRobot v3 dataset for training: one of ours, or anybody's with the same cameras, joints and rate.
 
 In: a dataset directory. Out: `DemoDataset`: its columns of numbers in memory (50 bytes a frame), where its pictures
-lie, and what it says about its scene; or an error that names what is different and what helps. Which frames are used,
-and decoding their pictures, is `dataset`.
+lie, and how it was recorded if it says so; or an error that names what is different and what helps. Which frames are
+used, and decoding their pictures, is `dataset`.
 
 Read are parquet files only: pictures must be stored as images, not as video. The unit of joints is taken on trust
 (degrees), since no dataset states it.
@@ -42,7 +42,8 @@ class DemoDataset:
         taught_N: bool [N]; True everywhere if the dataset does not say.
         episode_N: int64 [N], ascending.
         seeds: environment seeds of its episodes, empty if it does not say.
-        scene: `protocol`, `scene_hash` and `look` it was recorded in, or None if it does not say.
+        seed_N: int64 [N], the seed of every frame, or None.
+        recipe: how `vla-rl demos` has recorded it, JSON-able (`DemoRecipe.as_dict`), or None if something else has.
     """
 
     root: Path
@@ -53,10 +54,16 @@ class DemoDataset:
     taught_N: np.ndarray
     episode_N: np.ndarray
     seeds: tuple[int, ...]
-    scene: dict[str, Any] | None
+    seed_N: np.ndarray | None
+    recipe: dict[str, Any] | None
 
     def __len__(self) -> int:
         return len(self.episode_N)
+
+    @property
+    def scene(self) -> dict[str, Any] | None:
+        """`protocol`, `scene_hash` and `look` it was recorded in, or None if it does not say."""
+        return self.recipe and {name: self.recipe["scene"][name] for name in ("protocol", "scene_hash", "look")}
 
     @property
     def task(self) -> str:
@@ -99,7 +106,8 @@ def open_dataset(root: Path) -> DemoDataset:
     if len(columns) != info["total_frames"]:
         what = f"info.json tells of {info['total_frames']} frames, the files hold {len(columns)}"
         raise IntegrityError(what, where=str(root), remedy="fetch it again, or " + RE_RECORD)
-    seeds = tuple(map(int, np.unique(columns["seed"].to_numpy()))) if "seed" in optional else ()
+    seed_N = columns["seed"].to_numpy() if "seed" in optional else None
+    seeds = () if seed_N is None else tuple(map(int, np.unique(seed_N)))
     _check_seeds(root, seeds)
     taught = columns["taught"].to_numpy() if "taught" in optional else np.ones(len(columns), bool)
     return DemoDataset(
@@ -111,7 +119,8 @@ def open_dataset(root: Path) -> DemoDataset:
         taught_N=taught.astype(bool),
         episode_N=columns["episode_index"].to_numpy(),
         seeds=seeds,
-        scene=_scene(root),
+        seed_N=seed_N,
+        recipe=_recipe(root),
     )
 
 
@@ -190,8 +199,6 @@ def _check_seeds(root: Path, seeds: Sequence[int]) -> None:
         )
 
 
-def _scene(root: Path) -> dict[str, Any] | None:
-    if not (root / OWN_META).is_file():
-        return None
-    scene = json.loads((root / OWN_META).read_text())["recipe"]["scene"]
-    return {name: scene[name] for name in ("protocol", "scene_hash", "look")}
+def _recipe(root: Path) -> dict[str, Any] | None:
+    own = root / OWN_META
+    return json.loads(own.read_text())["recipe"] if own.is_file() else None

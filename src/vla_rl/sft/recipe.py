@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.config.build import build
+from vla_rl.config.demonstrations import recipe_digest
 from vla_rl.errors import ConfigError, IntegrityError, UsageError
 from vla_rl.files import write_atomic
 from vla_rl.rollout.jsonl import dump_json
@@ -97,6 +98,11 @@ class DemoRecipe:
     def as_dict(self) -> dict[str, Any]:
         """JSON-able, and equal to what is read back."""
         return json.loads(dump_json(asdict(self)))
+
+    @property
+    def digest(self) -> str:
+        """See `vla_rl.config.demonstrations`."""
+        return recipe_digest(self.as_dict())
 
 
 def expert_recipe(

@@ -43,6 +43,7 @@ from vla_rl.config.schema.runs import (
     DemosJobConfig,
     EvalConfig,
     EvalJobConfig,
+    ExperienceConfig,
     GeometryConfig,
     LossConfig,
     MonitorConfig,
@@ -62,6 +63,7 @@ __all__ = [
     "EvalConfig",
     "EvalJobConfig",
     "EvalRoot",
+    "ExperienceConfig",
     "ExpertConfig",
     "FullSurfaceConfig",
     "GatesConfig",
@@ -113,6 +115,7 @@ class TrainRoot:
     sim: Any = MISSING
     pool: Any = MISSING
     geometry: GeometryConfig = field(default_factory=GeometryConfig)
+    experience: ExperienceConfig = field(default_factory=ExperienceConfig)
     reward: Any = MISSING
     loss: LossConfig = field(default_factory=LossConfig)
     token_loss: Any = MISSING

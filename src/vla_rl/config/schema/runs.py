@@ -83,6 +83,18 @@ class GeometryConfig:
 
 
 @dataclass
+class ExperienceConfig:
+    demos: str | None = key(
+        None,
+        "demonstrations (`vla-rl demos`) that updates learn from, advantage 1 on every row (null: waves are played)",
+    )
+    rows: int | None = key(None, "rows of the demonstrations an update takes; needed with experience.demos", at_least=1)
+    recipe_sha256: str | None = key(
+        None, "digest that their recipe must have, as `vla-rl demos` prints it (null: any recipe)"
+    )
+
+
+@dataclass
 class LossConfig:
     clip_low: float = key(0.8, "lower bound of the token ratio", above=0, at_most=1)
     clip_high: float = key(1.28, "upper bound of the token ratio (clip-higher)", at_least=1)
