@@ -43,6 +43,10 @@ class Projection:
             return cls(weight, ())
         return cls(weight, tuple((m.weight.shape[0], half) for m, half in zip(modules, pairs, strict=True)))
 
+    def tensors(self) -> list[Tensor]:
+        """All that a call reads, in one order."""
+        return [self.weight, *(tensor for _, half in self.adapters if half is not None for tensor in half[:2])]
+
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, D] -> [rows, N], in the number format of the weights."""
         out = linear(x, self.weight)

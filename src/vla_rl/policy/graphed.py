@@ -1,0 +1,119 @@
+"""One-token steps as a CUDA graph, which the host starts as one.
+
+In: the weights and the cache of a decoder (`vla_rl.policy.decode`). Out: the same logits, token by token. A graph knows
+addresses, so it has copies of the weights and its own places for what goes in and out; the position is counted on the
+device. Attention reads the whole cache with what lies ahead masked, so that every step is the same work. Left out:
+prefill, and networks whose weights are too large to be held once more.
+
+Shapes: R rows, L cached tokens, V bins of the action block.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from vla_rl.policy.decode import DecodeCache
+    from vla_rl.policy.stepweights import StepWeights
+
+MOST_BYTES = 256 * 2**20  # of weights; they lie in memory once more
+WARM_UPS = 3
+
+
+class StepGraph:
+    """Steps over one cache, captured once and replayed.
+
+    Args:
+        weights: copied now, and by `take`.
+        cache: read and written in place.
+        capture: False runs the same steps one operation at a time, on any device.
+    """
+
+    def __init__(self, weights: StepWeights, cache: DecodeCache, *, capture: bool = True) -> None:
+        copies = {id(tensor): tensor.detach().clone() for tensor in weights.tensors()}
+        self._weights, self._cache = deepcopy(weights, copies), cache
+        device = cache.keys.device
+        self._chosen_R = torch.zeros(cache.keys.shape[1], dtype=torch.int64, device=device)
+        self._at = torch.tensor([cache.position], device=device)
+        self._slots_L = torch.arange(cache.keys.shape[3], device=device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if capture:
+            self._capture()
+
+    @classmethod
+    def for_step(cls, graph: StepGraph | None, weights: StepWeights, cache: DecodeCache) -> StepGraph | None:
+        """A graph for these weights, from the position of the cache on.
+
+        Args:
+            graph: the one of the prompt before; it is taken again if it has the same shapes.
+
+        Returns:
+            None where the weights are too large.
+        """
+        if sum(tensor.nbytes for tensor in weights.tensors()) > MOST_BYTES:
+            return None
+        if graph is None or not graph.take(weights):
+            graph = cls(weights, cache)
+        graph.begin()
+        return graph
+
+    def take(self, weights: StepWeights) -> bool:
+        """Copy weights in; False, and nothing done, if they have other shapes or an adapter more or less."""
+        old, new = self._weights.tensors(), weights.tensors()
+        if [(t.shape, t.dtype) for t in old] != [(t.shape, t.dtype) for t in new]:
+            return False
+        with torch.no_grad():
+            for mine, theirs in zip(old, new, strict=True):
+                mine.copy_(theirs)
+        return True
+
+    def begin(self) -> None:
+        """Go to the position of the cache."""
+        self._at.fill_(self._cache.position)
+
+    def step(self, chosen_R: Tensor) -> Tensor:
+        """Feed one bin a row; logits of the next, float32 [R, V], overwritten by the next step."""
+        self._chosen_R.copy_(chosen_R)
+        if self._graph is None:
+            return self._run()
+        self._graph.replay()
+        return self._logits
+
+    @torch.no_grad()
+    def _run(self) -> Tensor:
+        weights, cache = self._weights, self._cache
+        hidden = weights.embedding[self._chosen_R]
+        here_L1 = (self._slots_L == self._at)[:, None]
+        seen = torch.where(self._slots_L > self._at, float("-inf"), 0.0).to(hidden.dtype)[None, None, None]
+        for layer, keys, values in zip(weights.layers, cache.keys, cache.values, strict=True):
+            attend = partial(self._attend, keys, values, here_L1, seen)
+            cos_E, sin_E = (table.index_select(0, self._at) for table in (layer.cos_LE, layer.sin_LE))
+            hidden = weights.layer(layer, hidden, cos_E, sin_E, attend)
+        self._at += 1
+        return weights.logits(hidden)
+
+    def _attend(
+        self, keys: Tensor, values: Tensor, here_L1: Tensor, seen: Tensor, queries: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        """Write a token's key and value [R, G, E] where the step stands, and read up to there."""
+        for memory, new in ((keys, key), (values, value)):
+            memory.copy_(torch.where(here_L1, new[:, :, None], memory))
+        return self._weights.read(queries, keys, values, seen)
+
+    def _capture(self) -> None:
+        """Record the steps once; what the warm-ups write lies ahead of the prompt and is written anew."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                self._run()
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        # Other threads may use the device meanwhile; by default their calls would end the capture.
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            self._logits = self._run()
