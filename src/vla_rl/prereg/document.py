@@ -151,7 +151,7 @@ class Measurement:
         kind: evaluation (episodes on seeds), series (rows of `train.jsonl`) or recorded (handed in as a file).
         policy: of an evaluation: the one before training, or the trained one.
         played_by: of an evaluation: the training run itself, or `prereg read`.
-        step: updates after which; null: the last.
+        step: updates after which; null: the last. Of a series: its rows up to this one; null: all.
         seeds: e.g. ``300-319``; null in a draft: those of the configuration.
         temperature: of an evaluation; null in a draft: that of the configuration.
         arm: whose run: an arm's id or label, ``*`` for every arm, null for the baseline.

@@ -95,6 +95,10 @@ def _training_seeds(
 def _measurements(r: Registration) -> Iterator[Finding]:
     for m in r.measurements:
         where = f"measurements[{m.id}]"
+        if m.kind == "series" and m.step is not None:
+            steps = min(config_of(r, m.rung, arm.id)["run"]["steps"] for arm in arms_of(r, m))
+            if not 1 <= m.step <= steps:
+                yield Finding(f"{where}.step", f"a run of {steps} has no row {m.step}", f"1 to {steps}, or null")
         if m.kind != "evaluation":
             continue
         other = [name for name in ("head", "look") if getattr(m, name) not in (None, getattr(r.claim, name))]

@@ -56,6 +56,7 @@ class Claimed:
         protocol, head: of the evaluation.
         family: size (alpha) at which the primary reads must hold as a family, adjusted by Holm; None: each by itself.
         scenes: how many environment seeds its primary reads are evaluated on; None where that is not known.
+        handed_in: what it rests on that was not played here, in words; empty where everything was.
     """
 
     hypothesis: str
@@ -64,6 +65,7 @@ class Claimed:
     head: str | None = None
     family: float | None = None
     scenes: int | None = None
+    handed_in: str = ""
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,8 @@ def _sentence(word: Word, claim: Claimed, counting: Sequence[Judged], reasons: S
     if word == "INVALID":
         return f"INVALID, nothing is said about: {hypothesis}. {reasons[0]}"
     told = f"{word} {_scope(claim, counting)}: {hypothesis}."
-    return f"{told} {reasons[0][0].upper()}{reasons[0][1:]}" if reasons else told
+    told = f"{told} {reasons[0][0].upper()}{reasons[0][1:]}" if reasons else told
+    return f"{told.rstrip('.')}. {claim.handed_in}" if claim.handed_in else told
 
 
 def _scope(claim: Claimed, counting: Sequence[Judged]) -> str:

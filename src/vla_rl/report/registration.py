@@ -66,7 +66,9 @@ def _reads(loaded: Loaded) -> Iterator[str]:
         recorded = loaded.state.reads.get(read.id)
         role = read.role + (", exploratory" if read.id in loaded.effective.exploratory else "")
         role += ", never to be pooled" if read.never_pool else ""
-        yield f"| {read.id} | {role} | {_plain(read.question)} | {_outcome(recorded)} |"
+        given = recorded is not None and any(name in loaded.state.handed_in for name in recorded["evidence"])
+        outcome = _outcome(recorded) + (" (handed in, not played here)" if given else "")
+        yield f"| {read.id} | {role} | {_plain(read.question)} | {outcome} |"
 
 
 def _gates(loaded: Loaded) -> Iterator[str]:
@@ -96,9 +98,9 @@ def _attempts(loaded: Loaded) -> Iterator[str]:
     yield "| attempt | rung | arm | end | why | hours |"
     yield "|---|---|---|---|---|---|"
     for a in now.attempts:
-        end = a.end or {"how": "not ended", "why": "", "wall_h": None}
-        hours = "" if end["wall_h"] is None else f"{end['wall_h']:.3g}"
-        kind = " (exploratory)" if a.exploratory else ""
+        end = a.end or {"how": "not ended", "why": ""}
+        hours = "" if a.hours is None else f"{a.hours:.3g}"
+        kind = (" (exploratory)" if a.exploratory else "") + (" (other software)" if a.elsewhere else "")
         label = _plain(loaded.registration.arm(a.arm).label)
         yield f"| {a.number}{kind} | {a.rung} | {label} | {end['how']} | {_plain(str(end['why']))} | {hours} |"
 
