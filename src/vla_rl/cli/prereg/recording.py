@@ -68,8 +68,8 @@ def record(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     made = parser(
         "record",
-        "Record an attempt that other software made: budget, order of rungs and state follow from it as from a launch.\n"
-        "Its numbers are handed in with read --from; verdict and report say so.",
+        "Record an attempt that other software made: budget, order of rungs and state follow from it as from a\n"
+        "launch. Its numbers are handed in with read --from; verdict and report say so.",
         EXAMPLES,
     )
     made.add_argument("--rung", metavar="ID", help="rung of the ladder (default: the first)")
