@@ -71,14 +71,8 @@ class Difference:
     remedy: str
 
 
-def take(
-    config: Mapping[str, Any], place: Place, command: list[str], draft: bytes | None, *, absent: bool = False
-) -> Pins:  # fmt: skip
+def take(config: Mapping[str, Any], place: Place, command: list[str], draft: bytes | None) -> Pins:
     """Everything as it is now.
-
-    Args:
-        absent: let a checkpoint or codec that is not here, and that no commit names, be pinned by its name alone; that
-            launches nothing (`unlike`).
 
     Raises:
         ConfigError: a checkpoint that is not there, or a hub id without a full commit.
@@ -93,8 +87,8 @@ def take(
             base_commit=git.head() if git else None,
             plugins={name: _plugin_tree(name) for name in config.get("plugins", [])},
         ),
-        checkpoint=_checkpoint(config.get("policy", {}), "checkpoint", "revision", absent=absent),
-        codec=_checkpoint(config.get("policy", {}), "fast_tokenizer", "fast_revision", absent=absent),
+        checkpoint=_checkpoint(config.get("policy", {}), "checkpoint", "revision"),
+        codec=_checkpoint(config.get("policy", {}), "fast_tokenizer", "fast_revision"),
         robot=_robot(),
         packages=package_versions(),
         environment=EnvironmentPins({name: os.environ.get(name) for name in VARIABLES}, start_up_hooks()),
@@ -223,13 +217,13 @@ def _environment_differences(pinned: EnvironmentPins) -> list[Difference]:
     return found
 
 
-def _checkpoint(policy: Mapping[str, Any], name_key: str, revision_key: str, *, absent: bool) -> FilePins | None:
+def _checkpoint(policy: Mapping[str, Any], name_key: str, revision_key: str) -> FilePins | None:
     name, revision = policy.get(name_key), policy.get(revision_key)
     if name is None:
         return None
     directory = _checkpoint_directory(name)
     if directory is None:
-        if not absent and not _is_commit(revision):
+        if not (isinstance(revision, str) and _HEX40.fullmatch(revision)):
             raise ConfigError(
                 f"{name!r} is neither a directory nor a hub id pinned to a commit",
                 where=f"policy.{name_key}",
@@ -241,10 +235,6 @@ def _checkpoint(policy: Mapping[str, Any], name_key: str, revision_key: str, *, 
 
 def _file_differences(key: str, pinned: FilePins | None) -> list[Difference]:
     directory = _checkpoint_directory(pinned.name) if pinned else None
-    if pinned is not None and by_name_alone(pinned):
-        what = f"{pinned.name} is pinned by its name alone: it was not here, and no commit of it is stated"
-        remedy = f"amend: --set config.policy.{'checkpoint' if key == 'checkpoint' else 'fast_tokenizer'}=DIR --repin"
-        return [Difference(what, f"pins.{key}", remedy)]
     if pinned is None or not pinned.files:  # a hub id: the loader is given the commit
         return []
     if directory is None:
@@ -260,15 +250,6 @@ def _file_differences(key: str, pinned: FilePins | None) -> list[Difference]:
             "restore the pinned files; another policy needs a registration of its own",
         )
     ]
-
-
-def by_name_alone(pinned: FilePins) -> bool:
-    """Whether nothing but a name is pinned: the files were not there, and no commit was stated."""
-    return not pinned.files and not _is_commit(pinned.revision)
-
-
-def _is_commit(revision: Any) -> bool:
-    return isinstance(revision, str) and _HEX40.fullmatch(revision) is not None
 
 
 def _checkpoint_directory(name: str) -> Path | None:

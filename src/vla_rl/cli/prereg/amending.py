@@ -108,7 +108,7 @@ def _operations(args: Any, loaded: Loaded) -> list[Op]:
     if args.settle:
         ops.append(_settled(args.settle, loaded))
     if args.repin:
-        ops += _repinned(before, ops)
+        ops += _repinned(before)
     return ops
 
 
@@ -130,13 +130,9 @@ def _settled(constant: str, loaded: Loaded) -> Op:
     return Op("set", path, lookup(loaded.effective.plain, path), float(read["outcome"]["estimate"]))
 
 
-def _repinned(before: Effective, ops: Sequence[Op]) -> list[Op]:
-    """The pins as they are now, of the configuration as the other changes leave it. What is not here and was pinned by
-    its name alone stays so."""
+def _repinned(before: Effective) -> list[Op]:
     old = before.registration.pins
-    config = delta.apply(ops, before.plain)["config"]
-    absent = any(each is not None and pins.by_name_alone(each) for each in (old.checkpoint, old.codec))
-    taken = pins.take(config, pins.Place.here(), old.command, None, absent=absent)
+    taken = pins.take(before.registration.config, pins.Place.here(), old.command, None)
     new = {**plain(taken), "command": old.command, "draft_sha256": old.draft_sha256}
     trees = ("package_tree", "conf_tree")
     if all(getattr(old.code, name) == getattr(taken.code, name) for name in trees):
