@@ -108,7 +108,7 @@ def _operations(args: Any, loaded: Loaded) -> list[Op]:
     if args.settle:
         ops.append(_settled(args.settle, loaded))
     if args.repin:
-        ops += _repinned(before)
+        ops += _repinned(before, ops)
     return ops
 
 
@@ -130,9 +130,11 @@ def _settled(constant: str, loaded: Loaded) -> Op:
     return Op("set", path, lookup(loaded.effective.plain, path), float(read["outcome"]["estimate"]))
 
 
-def _repinned(before: Effective) -> list[Op]:
-    old = before.registration.pins
-    taken = pins.take(before.registration.config, pins.Place.here(), old.command, None)
+def _repinned(before: Effective, ops: Sequence[Op]) -> list[Op]:
+    """Pins as they are now, of the configuration that the other operations lead to."""
+    old, config = before.registration.pins, delta.apply(ops, before.plain)["config"]
+    absent = any(map(pins.named_only, (old.checkpoint, old.codec)))  # what was never there may stay away
+    taken = pins.take(config, pins.Place.here(), old.command, None, absent=absent)
     new = {**plain(taken), "command": old.command, "draft_sha256": old.draft_sha256}
     trees = ("package_tree", "conf_tree")
     if all(getattr(old.code, name) == getattr(taken.code, name) for name in trees):
