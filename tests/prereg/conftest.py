@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 from bench import Bench, prereg
 
+from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.pins import Place
 
 
@@ -72,6 +73,12 @@ def _active_template(tmp_path_factory):
 def active(_active_template, tmp_path, use):
     """A registration that is frozen, committed and active; nothing was run."""
     return use(_active_template.copy(tmp_path / "repo"))
+
+
+@pytest.fixture(scope="session")
+def sound(_active_template):
+    """The document of a registration that has nothing wrong with it."""
+    return dict(Folder(_active_template.experiments, "E1").load().effective.plain)
 
 
 @pytest.fixture(scope="session")

@@ -172,6 +172,32 @@ def test_a_run_that_would_be_another_is_not_the_registered_one_any_more(frozen):
     assert outdated(frozen.registration, after.registration) == ["main/baseline"], "the list as it stood before"
 
 
+def test_a_run_that_went_on_from_another_run_is_outdated_with_it(document):
+    """R0 from the base; R1 from R0; R2 from R1; side from the base."""
+    rungs = [
+        {"id": id, "set": {}, "starts_from": start, "proceed_if": []}
+        for id, start in (("R0", "base"), ("R1", "R0"), ("R2", "R1"), ("side", "base"))
+    ]
+    measured = [{**m, "rung": "R2"} for m in document["measurements"]]
+    deferred = [{**each, "by": "R2"} for each in document["deferred"]]
+    frozen = start({**document, "ladder": rungs, "measurements": measured, "deferred": deferred}, "r")
+
+    def hit(*ops):
+        return outdated(frozen.registration, extend(frozen, made(frozen, ops, seen="training"), "01").registration)
+
+    def ran(*rungs):
+        return [f"{rung}/baseline" for rung in rungs]
+
+    assert hit(*change(frozen, "ladder[R0].set", {"optim.lr": 1.0})) == ran("R0", "R1", "R2")
+    assert hit(*change(frozen, "ladder[R1].set", {"optim.lr": 1.0})) == ran("R1", "R2")
+    assert hit(*change(frozen, "ladder[side].set", {"optim.lr": 1.0})) == ran("side")
+    assert hit(*change(frozen, "ladder[R1].starts_from", "base")) == ran("R1", "R2")
+    assert hit(*remove(frozen, "ladder[R0]"), *change(frozen, "ladder[R1].starts_from", "base")) == ran(
+        "R0", "R1", "R2"
+    )
+    assert hit(*change(frozen, "ladder[R1].proceed_if", ["clip"])) == []
+
+
 # ------------------------------------------------------------------------------------- allowances and fallbacks
 def test_an_allowance_is_for_its_paths_and_its_times(frozen):
     price = change(frozen, "config.optim.lr", 1.0)
@@ -215,6 +241,34 @@ def test_a_fallback_without_values_is_only_a_new_registration(document):
     frozen = start({**document, "fallbacks": none}, "r")
     with pytest.raises(UsageError, match="only as a new registration"):
         made(frozen, change(frozen, "config.optim.lr", 1.0e-5), fallback="gentle")
+
+
+def add(path, **value):
+    return [Op("add", read_path(path), after={"id": path.partition("[")[2][:-1], "text": "t", **value})]
+
+
+@pytest.mark.parametrize("wider", [
+    lambda f: change(f, "invariance", [*f.registration.invariance, "optim.lr"]),
+    lambda f: add("allowances[more]", times=1, paths=["config"]),
+    lambda f: change(f, "allowances[reprice].times", 2),
+    lambda f: change(f, "allowances[reprice].paths", ["config"]),
+    lambda f: add("fallbacks[more]", set={"optim.lr": 1.0}),
+    lambda f: change(f, "fallbacks[gentle].set", {"optim.lr": 1.0}),
+], ids=["invariance", "an allowance", "its times", "its paths", "a fallback", "its values"])  # fmt: skip
+def test_what_excuses_a_change_is_not_widened_after_outcomes_were_seen(frozen, wider):
+    early = made(frozen, wider(frozen), seen="training")
+    with pytest.raises(UsageError, match="not widened after outcomes"):
+        made(frozen, wider(frozen))
+    with pytest.raises(UsageError, match="not widened after outcomes"):
+        extend(frozen, dataclasses.replace(early, data_seen="outcomes"), "01")
+
+
+def test_excuses_may_be_given_up_and_worded_anew_after_outcomes_were_seen(frozen):
+    fewer = [
+        *change(frozen, "invariance", ["run.threads"]), *remove(frozen, "allowances[reprice]"),
+        *change(frozen, "fallbacks[gentle].text", "x"),
+    ]  # fmt: skip
+    assert made(frozen, fewer).effects == []
 
 
 def test_a_deferred_constant_is_settled_once_and_alone(frozen):

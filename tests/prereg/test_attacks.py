@@ -1,5 +1,6 @@
 """Attempts to cheat: each is refused, and the message says where it was found."""
 
+import dataclasses
 import json
 import os
 import py_compile
@@ -12,9 +13,10 @@ import pytest
 from bench import DRAFT, TINY, prereg, refused, rehash
 
 from vla_rl.prereg import imports
+from vla_rl.prereg.document import FilePins, read_registration
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.ledger import Ledger
-from vla_rl.prereg.pins import Place
+from vla_rl.prereg.pins import Place, unpinned
 from vla_rl.prereg.process import Process
 
 RUN = "outputs/prereg/E1/main-baseline/attempt_01"
@@ -401,6 +403,25 @@ def test_a_plugin_that_is_not_pinned_is_refused(active, capsys, monkeypatch, tmp
     assert prereg("launch", "E1", "--check") == 0
     (tmp_path / "place/extra_rewards/__init__.py").write_text("VALUE = 1\n")
     refused(capsys, 4, "launch", "E1", "--check", says="pins.code.plugins.extra_rewards")
+
+
+def test_another_commit_of_the_same_policy_is_not_the_one_that_is_pinned(active, capsys):
+    amend = ("--reason", "x", "--kind", "scientific", "--data-seen", "none")
+    assert prereg("amend", "E1", "--set", f"config.policy.revision={'a' * 40}", *amend) == 0
+    active.commit("Amend E1")
+    refused(capsys, 4, "launch", "E1", "--check", says=("pins.checkpoint.revision", "no commit of it is pinned"))
+    assert prereg("amend", "E1", "--repin", *amend) == 0
+    active.commit("Amend E1")
+    assert prereg("launch", "E1", "--check") == 0
+
+
+def test_another_commit_of_the_same_codec_is_not_the_one_that_is_pinned(sound):
+    registration = read_registration(sound, "r")
+    pins = dataclasses.replace(registration.pins, codec=FilePins("someone/codec", "a" * 40, {}))
+    policy = {**registration.config["policy"], "fast_tokenizer": "someone/codec", "fast_revision": "a" * 40}
+    assert unpinned(pins, {**registration.config, "policy": policy}) == []
+    (found,) = unpinned(pins, {**registration.config, "policy": {**policy, "fast_revision": "b" * 40}})
+    assert found.where == "pins.codec.revision" and "b" * 40 in found.what and "a" * 40 in found.what
 
 
 # ------------------------------------------------------------------------------------------------------------- ledger

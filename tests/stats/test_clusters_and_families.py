@@ -32,6 +32,12 @@ def test_the_spread_of_equal_training_seeds_is_that_of_their_episodes():
     assert read.episodes == 400 and read == cluster_bootstrap(dict(reversed(same.items())))
 
 
+def test_ends_of_whole_numbers_are_exact_whatever_the_numbers_of_episodes():
+    read = cluster_bootstrap({"a": [1, 0, 0], "b": [0, 1, 1, 0, 0], "c": [1.0] * 7})
+    for end in (read.low, read.high):
+        assert (end * 3 * 5 * 7 * 3).denominator == 1 and 0 <= end <= 1
+
+
 @pytest.mark.parametrize("differences", [{}, {"a": [1.0]}, {"a": [1.0], "b": []}])
 def test_fewer_than_two_training_seeds_with_episodes_are_refused(differences):
     with pytest.raises(UsageError):

@@ -116,12 +116,9 @@ def extend(before: Effective, amendment: Amendment, where: str) -> Effective:
         )
     if amendment.parent != before.digest:
         raise ConfigError("it was made for another state of the registration", where=f"{where}: parent")
-    ops = amendment.operations()
-    check_policy(before, amendment, ops)
-    after = start(apply(ops, before.plain), where)
+    after, effects = _amended(before, amendment, where)
     if amendment.result != after.digest:
         raise ConfigError("its changes do not lead to the digest that it states", where=f"{where}: result")
-    effects = exploratory_reads(before, after.registration, ops, amendment)
     if effects != amendment.effects:
         raise ConfigError(f"it states the effects {amendment.effects}, they are {effects}", where=f"{where}: effects")
     exploratory = {**dict.fromkeys(effects, amendment.number), **before.exploratory}
@@ -148,10 +145,23 @@ def propose(before: Effective, ops: Sequence[Op], **facts: Any) -> Amendment:
         ops=[op.plain() for op in ops],
         **facts,
     )
-    check_policy(before, draft, ops)
-    after = start(apply(ops, before.plain), "amendment")
-    effects = exploratory_reads(before, after.registration, ops, draft)
+    after, effects = _amended(before, draft, "amendment")
     return replace(draft, result=after.digest, effects=effects)
+
+
+def _amended(before: Effective, amendment: Amendment, where: str) -> tuple[Effective, list[str]]:
+    """What the operations of an amendment lead to, and the reads that they cost.
+
+    Raises:
+        ConfigError: the operations do not fit, or they lead to no registration.
+        UsageError: something that no amendment may change, or none of its kind, or none that is made so late.
+    """
+    ops = amendment.operations()
+    check_policy(before, amendment, ops)
+    after = start(apply(ops, before.plain), where)
+    if amendment.data_seen == "outcomes":
+        _check_excuses(before.registration, after.registration)
+    return after, exploratory_reads(before, after.registration, ops, amendment)
 
 
 def read_amendment(value: Any, where: str) -> Amendment:
@@ -186,6 +196,26 @@ def check_policy(before: Effective, amendment: Amendment, ops: Sequence[Op]) -> 
     _check_allowance(before, amendment, ops)
     _check_fallback(before, amendment, ops)
     _check_settlement(before, amendment, ops)
+
+
+def _check_excuses(before: Registration, after: Registration) -> None:
+    """What lets a run be changed without a price was chosen before outcomes were seen, or it is none."""
+    chosen = _excuses(before)
+    for where, name, content in _excuses(after):
+        if not any(same([where, name, content], list(each)) for each in chosen):
+            raise UsageError(
+                f"{name}: what excuses a change is not widened after outcomes were seen",
+                where=where,
+                remedy="make the change itself; it makes exploratory what it touches",
+            )
+
+
+def _excuses(registration: Registration) -> list[tuple[str, str, Any]]:
+    return [
+        *(("invariance", path, None) for path in registration.invariance),
+        *(("allowances", each.id, [each.times, each.paths]) for each in registration.allowances),
+        *(("fallbacks", each.id, each.set) for each in registration.fallbacks),
+    ]
 
 
 def _check_allowance(before: Effective, amendment: Amendment, ops: Sequence[Op]) -> None:

@@ -95,15 +95,15 @@ class Claim:
     Attributes:
         hypothesis: one sentence.
         direction: of the effect.
-        smallest_effect: that would matter, in the primary read's unit; power is computed for it.
+        smallest_effect: that would matter, in the unit of the primary reads; power is computed for it.
         unit: what varies at random: episodes of one checkpoint, or training runs with their own seeds.
         population: tasks and scenes that the claim is about, in words.
         head: policy head that is trained, e.g. ``ar``.
         protocol: of the simulator.
         look: option of the group `sim/look`.
         data_seen: what the authors had seen when they wrote this.
-        family: size at which the primary reads are adjusted for one another (Holm); null where there is one, or where
-            each must pass by itself.
+        family: size (alpha, such as 0.05) at which the primary reads must hold as a family, adjusted for one another
+            by Holm; null where there is one, or where each must pass by itself.
     """
 
     hypothesis: str
@@ -260,7 +260,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Looks:
-    """How often the outcomes of one measurement may be opened."""
+    """After how many numbers of updates decisions may look at trained policies on the same scene."""
 
     max: int = 1
 

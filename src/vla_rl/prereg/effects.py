@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vla_rl.errors import ConfigError
 from vla_rl.prereg.delta import Key, Op, Path, Record, diff, overlaps, read_path
-from vla_rl.prereg.document import Registration
+from vla_rl.prereg.document import Registration, Rung
 from vla_rl.prereg.registered import config_of
 
 if TYPE_CHECKING:
@@ -78,17 +78,20 @@ def _changes_the_run(op: Op, registration: Registration) -> bool:
 
 
 def outdated(before: Registration, after: Registration) -> list[str]:
-    """Runs, as rung/arm, that an amendment makes another of: a run that was made before is none of it any more. What
-    the invariance list names (as it stood before) makes no difference."""
+    """Runs, as rung/arm, that an amendment makes another of: a run that was made before is none of it any more. So is
+    one that went on from such a run. What the invariance list names (as it stood before) makes no difference."""
     changed = []
-    for rung in before.ladder:
+    for rung in before.ladder:  # a rung starts from an earlier one
         for arm in before.arms:
-            try:
-                now = config_of(after, rung.id, arm.id)
-            except ConfigError:  # it is gone
-                changed.append(f"{rung.id}/{arm.id}")
-                continue
-            ops = diff({"config": config_of(before, rung.id, arm.id)}, {"config": now})
-            if any(_changes_the_run(op, before) for op in ops):
+            if f"{rung.starts_from}/{arm.id}" in changed or _is_another(before, after, rung, arm.id):
                 changed.append(f"{rung.id}/{arm.id}")
     return changed
+
+
+def _is_another(before: Registration, after: Registration, rung: Rung, arm: str) -> bool:
+    try:
+        now, start = config_of(after, rung.id, arm), after.rung(rung.id).starts_from
+    except ConfigError:  # it is gone
+        return True
+    ops = diff({"config": config_of(before, rung.id, arm)}, {"config": now})
+    return start != rung.starts_from or any(_changes_the_run(op, before) for op in ops)

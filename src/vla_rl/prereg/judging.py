@@ -20,6 +20,7 @@ from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.ledger import Entry
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.registered import context
+from vla_rl.prereg.rules import measured_for
 from vla_rl.prereg.state import HALTED, State
 from vla_rl.prereg.verdict import Claimed, Judged, Verdict, judge_claim
 
@@ -125,7 +126,7 @@ def verdict_stands(effective: Effective, state: State) -> bool:
 def _scenes(registration: Registration) -> int | None:
     """How many scenes the primary reads are evaluated on, if it is one number."""
     planned = context(registration).planned
-    names = {m for read in registration.reads if read.role == "primary" for m in read.rule.measurements()}
+    names = measured_for(registration.rules(), *registration.primaries())
     sizes = {planned[name].n for name in names if planned[name].kind == "evaluation"}
     return sizes.pop() if len(sizes) == 1 else None
 

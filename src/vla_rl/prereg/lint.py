@@ -57,6 +57,8 @@ def _names(r: Registration) -> Iterator[Finding]:
     for label, times in Counter(arm.label for arm in r.arms).items():
         if times > 1:
             yield Finding("arms", f"{times} arms are called {label!r}", "give each its own label")
+    if any(rung.id == "base" for rung in r.ladder):
+        yield Finding("ladder", "base is what a rung starts from that starts from no other", "call the rung otherwise")
     if not r.primaries():
         yield Finding("reads", "no read is primary: nothing would decide", "give one of them role: primary")
 

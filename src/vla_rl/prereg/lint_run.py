@@ -6,17 +6,18 @@ In: a registration whose names and variations hold (`lint`). Out: findings.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from vla_rl.config.differences import differences
 from vla_rl.config.schedule import evaluation_steps, training_seeds
 from vla_rl.errors import ConfigError
-from vla_rl.prereg.document import Measurement, Registration
+from vla_rl.prereg.document import BASELINE, Measurement, Registration
 from vla_rl.prereg.metrics import misspelt
-from vla_rl.prereg.registered import arms_of, config_of, context
-from vla_rl.prereg.rules import Rule
+from vla_rl.prereg.registered import arms_of, config_of, context, metrics_of_the_claim
+from vla_rl.prereg.rules import measured_for, reached
 from vla_rl.prereg.rules.clustered import ClusterBootstrap
 from vla_rl.seeds import check_fresh, check_use, parse_seeds
 
@@ -48,6 +49,47 @@ def _claim(r: Registration) -> Iterator[Finding]:
         yield Finding("claim.protocol", f"the run plays {protocol!r}, the claim is about {r.claim.protocol!r}")
     if r.claim.direction == "none" and r.claim.smallest_effect is not None:
         yield Finding("claim.smallest_effect", "a claim without a direction has no smallest effect")
+    metrics, rules = sorted(metrics_of_the_claim(r)), r.rules()
+    asking = [name for name in reached(rules, *r.primaries()) if rules[name].measured_by_the_claim()]
+    if r.claim.smallest_effect is not None and len(metrics) > 1 and asking:
+        what = f"it is in the unit of the primary reads, and they look at {' and '.join(metrics)}"
+        yield Finding("claim.smallest_effect", what, f"give {', '.join(asking)} an effect of their own")
+
+
+def _unit(r: Registration) -> Iterator[Finding]:
+    """A claim about training rests on reads over training seeds, which differ in nothing else."""
+    if r.claim.unit == "training_seed":
+        for name in r.primaries():
+            if not isinstance(rule := r.read(name).rule, ClusterBootstrap):
+                what = f"the claim is about training seeds, and {rule.KIND} says nothing of them"
+                yield Finding(f"reads[{name}].rule", what, "use cluster_bootstrap, or claim.unit: episode")
+    judged = context(r)
+    for name, rule in r.rules().items():
+        if isinstance(rule, ClusterBootstrap) and not rule.impossible(judged):
+            where = f"reads[{name}].rule" if name in {read.id for read in r.reads} else f"gates[{name}].rule"
+            yield from _training_seeds(r, rule, rule.arms(judged), where)
+
+
+def _training_seeds(
+    r: Registration, rule: ClusterBootstrap, pairs: Sequence[tuple[str | None, str | None]], where: str
+) -> Iterator[Finding]:
+    seeds = []
+    for side, measurement in enumerate((rule.before, rule.after)):
+        m = r.measurement(measurement)
+        if m.kind == "evaluation" and m.policy == "base":
+            continue
+        arms = [pair[side] or BASELINE for pair in pairs]
+        configs = [config_of(r, m.rung, arm) for arm in arms]
+        seeds.append([config["run"]["seed"] for config in configs])
+        for arm, config in zip(arms[1:], configs[1:], strict=True):
+            more = [key for key in differences(configs[0], config) if key != "run.seed"]
+            if more:
+                what = f"{r.arm(arms[0]).label} and {r.arm(arm).label} differ in {more[0]}, not only in their run.seed"
+                yield Finding(where, what, "name arms that are training seeds of one and the same run")
+                return
+    if any(len(set(each)) < len(each) for each in seeds) or len({tuple(each) for each in seeds}) > 1:
+        told = " and ".join(", ".join(map(str, each)) for each in seeds)
+        yield Finding(where, f"the runs that are paired have the training seeds {told}", "pair distinct, equal ones")
 
 
 def _measurements(r: Registration) -> Iterator[Finding]:
@@ -85,7 +127,7 @@ def _played_by_run(r: Registration, m: Measurement, where: str) -> Iterator[Find
 
 def _decisive(r: Registration) -> set[str]:
     """Measurements that primary reads, gates and falsifiers rest on, also through other reads."""
-    return _needs(r.rules(), *r.primaries(), *(g.id for g in r.gates), *(f.read for f in r.falsifiers))
+    return set(measured_for(r.rules(), *r.primaries(), *(g.id for g in r.gates), *(f.read for f in r.falsifiers)))
 
 
 def _seeds(r: Registration) -> Iterator[Finding]:
@@ -95,7 +137,7 @@ def _seeds(r: Registration) -> Iterator[Finding]:
         for arm in r.arms
         for seed in _stream(config_of(r, rung.id, arm.id))
     }
-    primary = {m for read in r.reads if read.role == "primary" for m in read.rule.measurements()}
+    primary = measured_for(r.rules(), *r.primaries())
     for m in r.measurements:
         if m.kind != "evaluation":
             continue
@@ -143,7 +185,7 @@ def _order(r: Registration) -> Iterator[Finding]:
         (f"ladder[{rung.id}].proceed_if", name, order[rung.id] + 1) for rung in r.ladder for name in rung.proceed_if
     ]
     for where, name, at in asked:
-        for m in sorted(_needs(rules, name)):
+        for m in sorted(measured_for(rules, name)):
             measured = r.measurement(m)
             made_by_a_run = measured.kind == "series" or (
                 measured.kind == "evaluation" and (measured.policy == "trained" or measured.played_by == "run")
@@ -151,17 +193,6 @@ def _order(r: Registration) -> Iterator[Finding]:
             if made_by_a_run and order[measured.rung or ""] >= at:
                 what = f"{name} needs {m}, which is measured on {measured.rung}, and that comes later"
                 yield Finding(where, what, "measure it on an earlier rung")
-
-
-def _needs(rules: Mapping[str, Rule], *names: str) -> set[str]:
-    """Measurements that reads and gates rest on, also through other reads."""
-    todo, seen = list(names), set()
-    while todo:
-        name = todo.pop()
-        if name not in seen:
-            seen.add(name)
-            todo += rules[name].reads()
-    return {m for name in seen for m in rules[name].measurements()}
 
 
 def _wires(r: Registration) -> Iterator[Finding]:
@@ -198,19 +229,26 @@ def _budget(r: Registration) -> Iterator[Finding]:
 
 def _looks(r: Registration) -> Iterator[Finding]:
     """Decisions on the same scenes after several numbers of updates are several looks."""
-    steps: dict[tuple[Any, ...], set[int | None]] = {}
+    looks: dict[tuple[str, int], set[tuple[str | None, int]]] = {}  # by arm and scene: where it is looked at
     for m in (r.measurement(name) for name in sorted(_decisive(r))):
         if m.kind == "evaluation" and m.policy == "trained":
-            steps.setdefault((m.seeds, m.arm, m.rung), set()).add(m.step)
-    for (seeds, _, _), looked in steps.items():
-        if len(looked) > r.looks.max:
-            what = f"decisions rest on {len(looked)} looks at the seeds {seeds}, and {r.looks.max} is registered"
-            yield Finding("looks.max", what, "register them, with sizes (alpha, level) that allow for so many")
+            for arm in arms_of(r, m):
+                after = m.step if m.step is not None else config_of(r, m.rung, arm.id)["run"]["steps"]
+                for seed in parse_seeds(m.seeds or ""):
+                    looks.setdefault((arm.id, seed), set()).add((m.rung, after))
+    most = max(map(len, looks.values()), default=0)
+    if most > r.looks.max:
+        seeds = {seed for (_, seed), looked in looks.items() if len(looked) == most}
+        told = f"the {len(seeds)} seeds from {min(seeds)} on"
+        what = f"decisions rest on {most} looks at {told}, and {r.looks.max} is registered"
+        yield Finding("looks.max", what, "register them, with sizes (alpha, level) that allow for so many")
 
 
 def _family(r: Registration) -> Iterator[Finding]:
     if r.claim.family is None:
         return
+    if not 0 < r.claim.family < 1:
+        yield Finding("claim.family", f"{r.claim.family:g} is no size of a test", "0.05, or null for no adjustment")
     for name in r.primaries():
         if not hasattr(r.read(name).rule, "alpha"):
             what = f"primary reads are adjusted for one another, and {r.read(name).rule.KIND} has no p-value"
@@ -225,5 +263,5 @@ def _metrics(r: Registration) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Registration], Iterator[Finding]], ...] = (
-    _claim, _measurements, _seeds, _rules, _order, _wires, _budget, _looks, _family, _metrics,
+    _claim, _unit, _measurements, _seeds, _rules, _order, _wires, _budget, _looks, _family, _metrics,
 )  # fmt: skip

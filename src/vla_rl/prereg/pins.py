@@ -114,14 +114,17 @@ def unpinned(pins: Pins, config: Mapping[str, Any]) -> list[Difference]:
         if name not in pins.code.plugins:
             what = f"the plugin {name} is not pinned"
             found.append(Difference(what, f"pins.code.plugins.{name}", "amend with --repin"))
-    for key, pinned, used in (
-        ("checkpoint", pins.checkpoint, policy.get("checkpoint")),
-        ("codec", pins.codec, policy.get("fast_tokenizer")),
+    remedy = "another policy needs a registration of its own, or amend --repin"
+    for key, pinned, name, revision in (
+        ("checkpoint", pins.checkpoint, policy.get("checkpoint"), policy.get("revision")),
+        ("codec", pins.codec, policy.get("fast_tokenizer"), policy.get("fast_revision")),
     ):
-        if used != (pinned.name if pinned else None):
-            what = f"the run uses {used}, and {pinned.name if pinned else 'none'} is pinned"
-            remedy = "another policy needs a registration of its own, or amend --repin"
+        if name != (pinned.name if pinned else None):
+            what = f"the run uses {name}, and {pinned.name if pinned else 'none'} is pinned"
             found.append(Difference(what, f"pins.{key}.name", remedy))
+        elif pinned and revision != pinned.revision:
+            what = f"the run uses {name} at {revision}, and {pinned.revision or 'no commit of it'} is pinned"
+            found.append(Difference(what, f"pins.{key}.revision", remedy))
     return found
 
 

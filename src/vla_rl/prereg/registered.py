@@ -10,7 +10,7 @@ from typing import Any
 
 from vla_rl.prereg.document import BASELINE, Arm, Measurement, Registration, Rung
 from vla_rl.prereg.freezing import effective_config
-from vla_rl.prereg.rules import Context, Planned
+from vla_rl.prereg.rules import Context, Planned, reached
 from vla_rl.seeds import parse_seeds
 
 
@@ -32,11 +32,22 @@ def context(registration: Registration, **more: Any) -> Context:
     return Context(
         planned=planned,
         constants=registration.constants,
-        direction="decrease" if registration.claim.direction == "decrease" else "increase",
+        direction=None if registration.claim.direction == "none" else registration.claim.direction,
         smallest_effect=registration.claim.smallest_effect,
+        effect_of=frozenset(metrics_of_the_claim(registration)),
         rules={read.id: read.rule for read in registration.reads},
         **more,
     )
+
+
+def metrics_of_the_claim(registration: Registration) -> set[str]:
+    """What its smallest effect is about: the metric of its primary reads; of several, those of reads that name no
+    effect of their own."""
+    rules = registration.rules()
+    deciding = [vars(rules[name]) for name in reached(rules, *registration.primaries()) if not rules[name].RECORD_ONLY]
+    looking = [rule for rule in deciding if "metric" in rule]
+    metrics = {rule["metric"] for rule in looking}
+    return metrics if len(metrics) == 1 else {rule["metric"] for rule in looking if rule.get("effect") is None}
 
 
 def evidence_arm(arm: Arm) -> str | None:

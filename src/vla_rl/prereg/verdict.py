@@ -54,7 +54,7 @@ class Claimed:
         hypothesis: one sentence.
         unit: what the claim generalises over: episodes of one checkpoint, or training seeds.
         protocol, head: of the evaluation.
-        family: size of the family of primary reads, which are then adjusted by Holm; None: they are not.
+        family: size (alpha) at which the primary reads must hold as a family, adjusted by Holm; None: each by itself.
         scenes: how many environment seeds its primary reads are evaluated on; None where that is not known.
     """
 

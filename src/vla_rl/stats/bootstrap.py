@@ -119,17 +119,17 @@ def bootstrap_mean(
         raise UsageError("no values", where="bootstrap of a mean")
     ranks = order_statistics(level, resamples)
     data, rng = np.asarray(values, dtype=np.float64), np.random.default_rng(seed)
-    means = np.sort(resampled_means(data, resamples, rng))
+    means = np.sort(resampled_sums(data, resamples, rng)) / len(data)
     return float(means[ranks[0]]), float(means[ranks[1]])
 
 
-def resampled_means(data: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """float64 [resamples]: means of `data` drawn with replacement, in batches of bounded memory."""
+def resampled_sums(data: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
+    """float64 [resamples]: sums of `data` drawn with replacement, in batches of bounded memory."""
     import numpy as np
 
     batch = max(1, BATCH // len(data))
     parts = [
-        data[rng.integers(0, len(data), (min(batch, resamples - start), len(data)))].mean(axis=1)
+        data[rng.integers(0, len(data), (min(batch, resamples - start), len(data)))].sum(axis=1)
         for start in range(0, resamples, batch)
     ]
     return np.concatenate(parts)

@@ -2,16 +2,19 @@
 
 In: for every training seed, the paired differences of its episodes. Out: mean difference and interval. Episodes of one
 checkpoint are no independent evidence on what another training run would give. With few training seeds the interval is
-too narrow (the percentile bootstrap of three values knows nothing beyond them), which its reader must be told.
+too narrow (the percentile bootstrap of three values knows nothing beyond them), which its reader must be told. Ends are
+exact where all differences are whole numbers, so that an end at the very line is decided as it is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
 
 from vla_rl.errors import UsageError
-from vla_rl.stats.bootstrap import resampled_means
+from vla_rl.stats.bootstrap import resampled_sums
 from vla_rl.stats.exact import order_statistics
 
 
@@ -20,13 +23,14 @@ class ClusterDifference:
     """Mean over training seeds of the mean difference of their episodes.
 
     Attributes:
+        low, high: ends of its interval.
         means: of every training seed, by name.
         episodes: of all training seeds together.
     """
 
     mean: float
-    low: float
-    high: float
+    low: Fraction
+    high: Fraction
     means: dict[str, float]
     episodes: int
     level: float
@@ -57,18 +61,24 @@ def cluster_bootstrap(
         )
     ranks = order_statistics(level, resamples)
     rng, names = np.random.default_rng(seed), sorted(differences)
+    data = {name: np.asarray(differences[name], dtype=np.float64) for name in names}
+    # A mean of means over one denominator: its numerators are whole numbers if the differences are, and floats add
+    # those without error.
+    common = lcm(*(len(each) for each in data.values()))
     picked = rng.integers(0, len(names), (resamples, len(names)))
-    means = np.empty((resamples, len(names)))
+    numerators = np.empty((resamples, len(names)))
     for k, name in enumerate(names):
         where = np.nonzero(picked == k)  # every time that this training seed was drawn, its episodes are drawn anew
         if len(where[0]):
-            means[where] = resampled_means(np.asarray(differences[name], dtype=np.float64), len(where[0]), rng)
-    drawn = np.sort(means.mean(axis=1))
-    own = {name: float(np.mean(np.asarray(differences[name], dtype=np.float64))) for name in names}
+            weight = common // len(data[name])
+            numerators[where] = resampled_sums(data[name], len(where[0]), rng) * weight
+    drawn = np.sort(numerators.sum(axis=1))
+    low, high = (Fraction(float(drawn[rank])) / (common * len(names)) for rank in ranks)
+    own = {name: float(each.mean()) for name, each in data.items()}
     return ClusterDifference(
         mean=float(np.mean(list(own.values()))),
-        low=float(drawn[ranks[0]]),
-        high=float(drawn[ranks[1]]),
+        low=low,
+        high=high,
         means=own,
         episodes=sum(len(d) for d in differences.values()),
         level=level,

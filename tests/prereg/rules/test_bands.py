@@ -44,7 +44,9 @@ def test_the_documented_preflight(make, k, label, status, tail):
 
 
 def test_power_is_the_chance_of_the_passing_bands_at_the_smallest_effect(make):
-    outcome = preflight(rate=0.07).judge(make.context(make.recorded("leg0", success=(8, 100)), smallest_effect=0.05))
+    outcome = preflight(rate=0.07).judge(
+        make.context(make.recorded("leg0", success=(8, 100)), smallest_effect=0.05, effect_of={"success"})
+    )
     assert outcome.power == pytest.approx(0.9633, abs=1e-4) and outcome.effect == 0.05  # P(X >= 7 | 0.12)
 
 
@@ -140,3 +142,8 @@ def test_bands_are_sound_if_and_only_if_every_half_step_lies_in_exactly_one(edge
     hits = [[b.label for b in bands if b.holds(half / 2, context)] for half in range(-8, 18)]
     sound = all(len(hit) == 1 for hit in hits) and len({hit[0] for hit in hits if hit}) == len(bands)
     assert (rule.impossible(context) == []) == sound
+
+
+def test_a_rate_in_per_cent_is_refused(make):
+    context = make.context(planned={"leg0": make.evaluation(100)})
+    assert preflight(rate=7.0).impossible(context) == ["rate 7 is no share: it lies between 0 and 1"]

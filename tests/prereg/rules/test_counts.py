@@ -34,7 +34,7 @@ def test_a_rise_above_7_percent_needs_12_of_100(make):
 
 def test_the_claims_direction_and_effect_are_used_where_the_rule_names_none(make):
     context = make.context(
-        make.recorded("m", success=(0, 100)), direction="decrease", smallest_effect=0.05, constants={}
+        make.recorded("m", success=(0, 100)), direction="decrease", smallest_effect=0.05, effect_of={"success"}
     )
     outcome = BinomialTail("m", 0.07).judge(context)
     assert outcome.status == "PASS" and outcome.effect == -0.05
@@ -125,9 +125,29 @@ def test_power_of_an_interval_is_the_chance_of_the_counts_beyond_the_line(make):
     assert Interval("m", 0.17, effect=0.3, requires="not_against").judge(context).power is None
 
 
-def test_an_effect_in_another_unit_than_shares_gives_no_power(make):
-    context = make.context(make.recorded("m", success=(3, 20)), smallest_effect=1.5)
-    assert BinomialTail("m", 0.07).judge(context).power is None and Interval("m", 0.17).judge(context).power is None
+def test_the_claims_effect_is_used_for_its_own_metric_only(make):
+    counted = make.recorded("m", success=(3, 20), success_strict=(3, 20))
+    context = make.context(counted, smallest_effect=0.1, effect_of={"success_strict"})
+    for rule in (BinomialTail, Interval):
+        assert rule("m", 0.07, metric="success").judge(context).power is None
+        assert rule("m", 0.07, metric="success_strict").judge(context).effect == 0.1
+
+
+def test_an_effect_that_is_no_share_is_refused(make):
+    context = make.context(planned={"m": make.evaluation(100)}, smallest_effect=15.0, effect_of={"success"})
+    for rule in (BinomialTail, Interval):
+        assert rule("m", 0.07).impossible(context) == ["effect 15 is no share: it lies between 0 and 1"]
+        assert not rule("m", 0.07, effect=0.15).impossible(context)
+
+
+def test_a_rule_without_a_direction_of_its_own_is_refused_where_the_claim_has_none(make):
+    context = make.context(planned={"m": make.evaluation(100)}, direction=None)
+    for rule in (BinomialTail, Interval):
+        assert "no direction" in rule("m", 0.07).impossible(context)[0]
+        assert not rule("m", 0.07, direction="increase").impossible(context)
+    counted = make.context(make.recorded("m", success=(20, 100)), direction=None)
+    assert BinomialTail("m", 0.07).judge(counted).status == "INVALID"
+    assert BinomialTail("m", 0.07, direction="increase").judge(counted).status == "PASS"
 
 
 def test_a_measurement_that_is_not_registered_is_missing_and_no_crash(make):
@@ -158,7 +178,8 @@ def test_judging_needs_no_torch_and_not_the_slow_half_of_scipy():
     assert "scipy" not in sys.modules
     counts = {"success": (12, 100), "success_won": (9, 100), "success_lost": (1, 100)}
     found = {("m", None): Evidence("m", None, "counts", counts=counts)}
-    context = Context({"m": Planned("recorded"), "b": Planned("recorded")}, smallest_effect=0.1, evidence=found)
+    planned = {"m": Planned("recorded"), "b": Planned("recorded")}
+    context = Context(planned, smallest_effect=0.1, effect_of=frozenset({"success"}), evidence=found)
     assert RULES["binomial_tail"]("m", 0.07).judge(context).status == "PASS"
     assert RULES["mcnemar"]("b", "m").judge(context).status == "PASS"
     assert RULES["paired_bootstrap"]("b", "m").judge(context).status == "PASS"

@@ -4,6 +4,7 @@ import pytest
 
 from vla_rl.prereg.exclusions import Exclusion, exclude
 from vla_rl.prereg.rules.pairs import McNemar, SignTest
+from vla_rl.prereg.rules.resampled import PairedBootstrap
 
 SEEDS = range(100)
 BASE = (34, 35, 63, 68, 71, 91, 96)  # the documented successes of the greedy base
@@ -64,7 +65,8 @@ def test_recorded_counts_of_won_and_lost_pairs_are_enough(make):
 
 
 def test_power_is_that_of_the_registered_effect_and_share_of_discordant_pairs(make):
-    context = make.context(make.successes("b", (), range(6)), make.successes("a", (), range(6)), smallest_effect=0.5)
+    sides = make.successes("b", (), range(6)), make.successes("a", (), range(6))
+    context = make.context(*sides, smallest_effect=0.5, effect_of={"success"})
     outcome = McNemar("b", "a", discordant=0.7).judge(context)
     assert outcome.power == pytest.approx(0.6**6) and outcome.effect == 0.5
     observed = McNemar("b", "a").judge(context)  # nothing differs: the fewest discordant pairs that the effect allows
@@ -77,6 +79,9 @@ def test_the_sign_test_takes_any_number_and_leaves_ties_out(make):
     after = make.episodes("a", progress_cm={s: 1.0 if s < 2 else 1.5 for s in range(10)})
     outcome = SignTest("b", "a", "progress_cm").judge(make.context(before, after))
     assert outcome.p == pytest.approx(2 * 0.5**8) and outcome.details["tied"] == 2
+    claimed = make.context(before, after, smallest_effect=0.5, effect_of={"progress_cm"})  # half a centimetre
+    assert SignTest("b", "a", "progress_cm").judge(claimed).power is None
+    assert SignTest("b", "a", "progress_cm", effect=0.5).judge(claimed).effect == 0.5  # half of the pairs
     assert McNemar("b", "a", "progress_cm").judge(make.context(before, after)).status == "INVALID"
 
 
@@ -116,3 +121,16 @@ def test_fewer_pairs_than_can_be_significant_are_refused(make):
     apart = {"b": make.evaluation(10), "a": make.evaluation(10, first=5)}
     assert "not registered on the same seeds" in McNemar("b", "a").impossible(make.context(planned=apart))[0]
     assert "itself" in McNemar("b", "b").impossible(make.context(planned={"b": make.evaluation(10)}))[0]
+
+
+def test_more_pairs_than_are_enumerated_leave_the_power_untold(make):
+    found = make.recorded("a", success_won=(40, 3000), success_lost=(1, 3000))
+    context = make.context(make.recorded("b", success=(0, 3000)), found, smallest_effect=0.1, effect_of={"success"})
+    outcome = McNemar("b", "a").judge(context)
+    assert outcome.status == "PASS" and outcome.power is None
+
+
+@pytest.mark.parametrize("rule", [McNemar, PairedBootstrap])
+def test_a_share_of_discordant_pairs_that_is_none_is_refused(make, rule):
+    context = make.context(planned={"b": make.evaluation(20), "a": make.evaluation(20)})
+    assert rule("b", "a", discordant=30.0).impossible(context) == ["discordant 30 is no share: it lies between 0 and 1"]

@@ -52,7 +52,10 @@ def test_improved_not_worse_and_no_crash_are_three_lines_of_one_interval(make, c
 def test_success_is_resampled_as_a_count_and_its_exact_p_is_told(make):
     seeds = range(20)
     context = make.context(
-        make.successes("b", (0,), seeds), make.successes("a", range(1, 9), seeds), smallest_effect=0.3
+        make.successes("b", (0,), seeds),
+        make.successes("a", range(1, 9), seeds),
+        smallest_effect=0.3,
+        effect_of={"success"},
     )
     outcome = PairedBootstrap("b", "a").judge(context)
     low, high = outcome.details["interval_of_sum"]
@@ -123,9 +126,10 @@ def test_too_few_pairs_and_lines_beyond_every_difference_are_refused(make):
 
 
 @pytest.mark.parametrize("wrong", [{"resamples": 9_999}, {"level": 0.0}, {"seed": -1}])
-def test_parameters_that_no_read_should_rest_on_are_refused(wrong):
+@pytest.mark.parametrize("rule", [PairedBootstrap, ClusterBootstrap])
+def test_parameters_that_no_read_should_rest_on_are_refused(rule, wrong):
     with pytest.raises(ConfigError):
-        PairedBootstrap("b", "a", **wrong)
+        rule("b", "a", **wrong)
 
 
 ARMS = ("s0", "s1", "s2")
@@ -144,6 +148,26 @@ def test_training_seeds_that_agree_pass_and_those_that_disagree_do_not(make):
     assert agree.details["training_seeds"] == 3 and agree.details["means"] == {"s0": 0.4, "s1": 0.45, "s2": 0.5}
     assert agree.details["smallest_p_over_training_seeds"] == 0.25 and agree.n == 60
     assert disagree.status == "INCONCLUSIVE" and disagree.interval[0] == 0.0  # P(only the idle ones) = 8/27
+
+
+def test_an_end_of_training_seeds_at_the_very_line_is_not_beyond_it(make):
+    """In floats the end of these means is 1.85e-17."""
+    differences = {
+        "s0": [0, -1, 0, 1, 1, -1, 1, 0, 0, 0],
+        "s1": [1, 0, 1, 0, 0, 0, 0, 0, 1, 1],
+        "s2": [1, 1, 0, 0, 1, 1, -1, 1, 0, 0],
+    }
+    after = [
+        make.episodes("end", arm, reward={s: float(d) for s, d in enumerate(each)}) for arm, each in differences.items()
+    ]
+    context = make.context(make.episodes("base", reward={s: 0.0 for s in range(10)}), *after)
+    outcome = ClusterBootstrap("base", "end", "reward").judge(context)
+    assert outcome.interval == (0.0, pytest.approx(17 / 30)) and outcome.status == "INCONCLUSIVE"
+
+
+def test_arms_of_which_one_side_is_not_measured_are_refused(make):
+    planned = {"a": make.evaluation(20, arms=("x", "y")), "b": make.evaluation(20, arms=("x", "y", "z"))}
+    assert ClusterBootstrap("a", "b").impossible(make.context(planned=planned)) == ["a is not made for the arm z"]
 
 
 def test_two_levers_are_paired_under_the_same_training_seeds(make):

@@ -25,6 +25,7 @@ from vla_rl.prereg.folder import Folder, Loaded, not_now
 from vla_rl.prereg.judging import PASS, boundary, evidence_files, fields, gate_decision, judge
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.registered import arms_of, evidence_arm
+from vla_rl.prereg.rules import measured_for
 from vla_rl.report.progress import ProgressView
 
 
@@ -84,12 +85,8 @@ def _check_recorded(target: Folder, loaded: Loaded, name: str, recorded: dict[st
 
 def _needed(loaded: Loaded, name: str) -> list[tuple[Measurement, Arm]]:
     """Measurements and arms that a read rests on, also through other reads."""
-    registration, names, todo = loaded.registration, [], [name]
-    while todo:
-        rule = registration.rules()[todo.pop()]
-        names += [m for m in rule.measurements() if m not in names]
-        todo += rule.reads()
-    measurements = [registration.measurement(m) for m in names]
+    registration = loaded.registration
+    measurements = [registration.measurement(m) for m in measured_for(registration.rules(), name)]
     return [(m, arm) for m in measurements for arm in arms_of(registration, m)]
 
 

@@ -6,7 +6,7 @@ could never fire, and what they find. There are no expressions and nothing is im
 
 from vla_rl.prereg.rules.alike import Overlap, Tolerance
 from vla_rl.prereg.rules.bands import Band, Bands
-from vla_rl.prereg.rules.base import Context, Direction, Number, Planned, Rule
+from vla_rl.prereg.rules.base import Context, Direction, Number, Planned, Rule, measured_for, reached
 from vla_rl.prereg.rules.clustered import ClusterBootstrap
 from vla_rl.prereg.rules.compound import AllOf, AnyOf
 from vla_rl.prereg.rules.counts import BinomialTail, Interval
@@ -32,4 +32,4 @@ _KINDS: tuple[type[Rule], ...] = (
 )
 RULES: dict[str, type[Rule]] = {rule.KIND: rule for rule in _KINDS}
 
-__all__ = ["RULES", "Band", "Context", "Direction", "Number", "Planned", "Rule"]
+__all__ = ["RULES", "Band", "Context", "Direction", "Number", "Planned", "Rule", "measured_for", "reached"]

@@ -16,7 +16,7 @@ from vla_rl.errors import ConfigError
 from vla_rl.prereg.exclusions import Comparator, holds
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.rules.base import Context, Number, Rule
-from vla_rl.prereg.rules.judging import faults_of_rows
+from vla_rl.prereg.rules.judging import faults_of_rows, faults_of_shares
 from vla_rl.prereg.rules.quantity import LEVEL, Statistic, bounds, faults_of_statistic, quantity
 from vla_rl.stats.binomial import lower_tail, masses, upper_tail
 from vla_rl.stats.exact import written
@@ -98,6 +98,12 @@ class Bands(Rule):
     def measurements(self) -> tuple[str, ...]:
         return (self.measurement,)
 
+    def directed(self) -> bool:
+        return self.direction is None and self.effect is not None  # it is the sign of the effect
+
+    def measured_by_the_claim(self) -> bool:
+        return self.rate is not None and super().measured_by_the_claim()
+
     def constants(self) -> tuple[str, ...]:
         edges = [getattr(band, side) for band in self.bands for side in ("at_least", "above", "at_most", "below")]
         return tuple(dict.fromkeys((*super().constants(), *(edge for edge in edges if isinstance(edge, str)))))
@@ -134,10 +140,10 @@ class Bands(Rule):
             "p_at_least": upper_tail(k, n, rate),
             "chances": {band.label: self._chance(context, [band], n, rate) for band in self.bands},
         }
-        effect = context.effect(self.effect, share=True)
+        effect = context.effect(self.effect, self.metric)
         if effect is None:
             return {"details": details}
-        signed = effect if (self.direction or context.direction) == "increase" else -effect
+        signed = effect if context.toward(self.direction) == "increase" else -effect
         passing = [band for band in self.bands if band.status == "PASS"]
         true = min(1.0, max(0.0, rate + signed))
         return {"details": details, "effect": signed, "power": self._chance(context, passing, n, true)}
@@ -150,6 +156,9 @@ class Bands(Rule):
     def _impossible(self, context: Context) -> Iterator[str]:
         yield from faults_of_rows(context, self.measurement, self.last)
         yield from faults_of_statistic(context, self.measurement, self.statistic)
+        if self.rate is not None:
+            effect = context.effect(self.effect, self.metric)
+            yield from faults_of_shares(rate=context.number(self.rate), effect=effect)
         reach, points = bounds(context, self.measurement, self.statistic, self.last), self._points(context)
         hits = {point: [band.label for band in self.bands if band.holds(point, context)] for point in points}
         for wrong, told in ((0, "no band"), (2, "several bands")):

@@ -49,8 +49,9 @@ class Context:
     Attributes:
         planned: measurements by id.
         constants: named numbers; None is deferred, that is not set yet.
-        direction: of the claim.
-        smallest_effect: of the claim, in the unit of the read; None for reads that it does not apply to.
+        direction: of the claim; None: it has none, and every rule with a direction names its own.
+        smallest_effect: of the claim, in the unit of its primary reads.
+        effect_of: metrics of the primary reads, which are what `smallest_effect` is about.
         evidence: by (measurement, arm), with exclusions applied.
         rules: every read's rule by read id, for rules about reads.
         outcomes: of other reads, by id.
@@ -59,8 +60,9 @@ class Context:
 
     planned: Mapping[str, Planned]
     constants: Mapping[str, float | None] = field(default_factory=dict)
-    direction: Direction = "increase"
+    direction: Direction | None = "increase"
     smallest_effect: float | None = None
+    effect_of: frozenset[str] = frozenset()
     evidence: Mapping[tuple[str, str | None], Evidence] = field(default_factory=dict)
     rules: Mapping[str, Rule] = field(default_factory=dict)
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
@@ -79,16 +81,23 @@ class Context:
             raise Unjudged("MISSING", f"the constant {parameter} is not set yet")
         return value
 
-    def effect(self, own: Number | None, *, share: bool) -> float | None:
-        """Smallest effect of interest of a rule, as a size: its own, else the claim's; None without either.
+    def toward(self, own: Direction | None) -> Direction:
+        """The direction of a rule: its own, else the claim's.
 
-        Args:
-            share: it is a difference of shares. The claim's is one if it is at most 1, and of another unit if not.
+        Raises:
+            Unjudged: neither has one.
         """
+        if (direction := own or self.direction) is None:
+            raise Unjudged("INVALID", "neither the rule nor the claim names a direction")
+        return direction
+
+    def effect(self, own: Number | None, metric: str) -> float | None:
+        """Smallest effect of interest of a rule on a metric, as a size: its own, else the claim's if that is about this
+        metric; None without either."""
         if own is not None:
             return abs(self.number(own))
         found = self.smallest_effect
-        return None if found is None or share != (abs(found) <= 1) else abs(found)
+        return abs(found) if found is not None and metric in self.effect_of else None
 
     def planned_trials(self, measurement: str, last: int | None = None) -> int | None:
         """Registered number of episodes that a count runs over; None where it is not known beforehand."""
@@ -155,6 +164,22 @@ class Context:
         return k, n
 
 
+def reached(rules: Mapping[str, Rule], *names: str) -> list[str]:
+    """Reads and gates by name, and the reads that they rest on, also through others; each once."""
+    todo, seen = list(names), []
+    while todo:
+        name = todo.pop(0)
+        if name in rules and name not in seen:
+            seen.append(name)
+            todo += rules[name].reads()
+    return seen
+
+
+def measured_for(rules: Mapping[str, Rule], *names: str) -> list[str]:
+    """Measurements that reads and gates rest on, also through other reads; each once."""
+    return list(dict.fromkeys(m for name in reached(rules, *names) for m in rules[name].measurements()))
+
+
 class Rule(ABC):
     """A rule kind. Subclasses are frozen dataclasses.
 
@@ -180,6 +205,14 @@ class Rule(ABC):
         """Names of the constants that it needs."""
         return tuple(value for name in self.NUMBERS if isinstance(value := getattr(self, name), str))
 
+    def directed(self) -> bool:
+        """Whether it takes the claim's direction for its own."""
+        return getattr(self, "direction", "") is None
+
+    def measured_by_the_claim(self) -> bool:
+        """Whether it takes the claim's smallest effect for its own."""
+        return getattr(self, "effect", 0.0) is None and getattr(self, "requires", "beyond") == "beyond"
+
     def judge(self, context: Context) -> Outcome:
         """Judge by the evidence; what cannot be judged is an outcome too."""
         try:
@@ -195,6 +228,8 @@ class Rule(ABC):
         wrong = [f"the measurement {m} is not registered" for m in self.measurements() if m not in context.planned]
         wrong += [f"the read {r} is not registered" for r in self.reads() if r not in context.rules]
         wrong += [f"the constant {c} is not registered" for c in self.constants() if c not in context.constants]
+        if context.direction is None and self.directed():
+            wrong.append("the claim has no direction, so this rule has to name its own")
         if not wrong:
             try:
                 wrong.extend(self._impossible(context))

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from vla_rl.prereg.evidence import BASELINE
-from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.outcome import Outcome, Unjudged
 from vla_rl.prereg.rules.base import Context, Direction, Number, Rule
 from vla_rl.prereg.rules.judging import Otherwise, Requires, check_resampling, resampling, settle, settle_interval
 from vla_rl.prereg.rules.pairing import faults_of_pairs, pair
 from vla_rl.stats.cluster import cluster_bootstrap, smallest_p_over_clusters
+from vla_rl.stats.exact import written
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,24 @@ class ClusterBootstrap(Rule):
     NUMBERS: ClassVar[tuple[str, ...]] = ("line",)
 
     def __post_init__(self) -> None:
-        check_resampling(self.level, self.resamples)
+        check_resampling(self.level, self.resamples, self.seed)
 
     def measurements(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((self.before, self.after)))
 
     def arms(self, context: Context) -> list[tuple[str | None, str | None]]:
-        """(before, after) arm of every training seed."""
+        """(before, after) arm of every training seed.
+
+        Raises:
+            Unjudged: the two sides name different numbers of arms.
+        """
         after = _named(self.after_arms) or context.plan(self.after).arms
         ours = context.plan(self.before).arms
         before = _named(self.before_arms) or (ours * len(after) if len(ours) == 1 else after)
-        return list(zip(before, after, strict=False))
+        if len(before) != len(after):
+            told = f"{len(before)} of {self.before} and {len(after)} of {self.after}"
+            raise Unjudged("INVALID", f"the arms are of different numbers of training seeds: {told}")
+        return list(zip(before, after, strict=True))
 
     def _judge(self, context: Context) -> Outcome:
         differences = {
@@ -76,8 +84,8 @@ class ClusterBootstrap(Rule):
             for before, after in self.arms(context)
         }
         read = cluster_bootstrap(differences, level=self.level, resamples=self.resamples, seed=self.seed)
-        line, direction = context.number(self.line), self.direction or context.direction
-        status = settle_interval(read.low, read.high, line, direction, self.requires, self.otherwise)
+        line, direction = context.number(self.line), context.toward(self.direction)
+        status = settle_interval(read.low, read.high, written(line), direction, self.requires, self.otherwise)
         if self.requires == "beyond" and not any(d for ds in differences.values() for d in ds):
             status = settle(False, False, self.otherwise)
         seeds = len(read.means)
@@ -87,7 +95,7 @@ class ClusterBootstrap(Rule):
             f"mean difference of {self.metric} {read.mean:+.4g} over {seeds} training seeds ({told}), line {line:g}",
             n=read.episodes,
             estimate=read.mean,
-            interval=(read.low, read.high),
+            interval=(float(read.low), float(read.high)),
             level=self.level,
             details={
                 "training_seeds": seeds,
@@ -104,12 +112,14 @@ class ClusterBootstrap(Rule):
         elif not self.before_arms:
             yield f"{self.before} is paired with itself; name before_arms and after_arms"
             return
-        for measurement, named in ((self.before, self.before_arms), (self.after, self.after_arms)):
-            if odd := [arm for arm in _named(named) if arm not in context.planned[measurement].arms]:
+        try:
+            arms = self.arms(context)
+        except Unjudged as unjudged:
+            yield unjudged.outcome().sentence
+            return
+        for measurement, asked in zip((self.before, self.after), zip(*arms, strict=True), strict=True):
+            if odd := [arm for arm in asked if arm not in context.planned[measurement].arms]:
                 yield f"{measurement} is not made for the arm {odd[0] or BASELINE}"
-        if self.before_arms and len(self.before_arms) != len(self.after_arms or context.planned[self.after].arms):
-            yield "before_arms and after_arms name different numbers of training seeds"
-        arms = self.arms(context)
         if len({after for _, after in arms}) < len(arms):
             yield "an arm is named twice"
         if len(arms) < 2:

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from vla_rl.errors import ConfigError
 from vla_rl.prereg.outcome import Outcome, Status
-from vla_rl.prereg.rules.base import Context, Rule
+from vla_rl.prereg.rules.base import Context, Rule, reached
 
 
 @dataclass(frozen=True)
@@ -54,21 +54,8 @@ class AllOf(Rule):
         for read in self.of:
             if context.rules[read].RECORD_ONLY:
                 yield f"the read {read} is only recorded and decides nothing"
-        if self._circular(context):
+        if any(context.rules[read] is self for read in reached(context.rules, *self.of)):
             yield f"the reads {', '.join(self.of)} come back to this one: it can never be judged"
-
-    def _circular(self, context: Context) -> bool:
-        """Whether this rule is reached again from its reads."""
-        todo, seen = list(self.of), set()
-        while todo:
-            read = todo.pop()
-            rule = context.rules.get(read)
-            if rule is self:
-                return True
-            if rule is not None and read not in seen:
-                seen.add(read)
-                todo.extend(rule.reads())
-        return False
 
 
 @dataclass(frozen=True)

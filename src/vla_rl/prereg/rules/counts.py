@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from vla_rl.errors import ConfigError
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.rules.base import Context, Direction, Number, Rule
-from vla_rl.prereg.rules.judging import Otherwise, Requires, faults_of_rows, settle, settle_interval
+from vla_rl.prereg.rules.judging import Otherwise, Requires, faults_of_rows, faults_of_shares, settle, settle_interval
 from vla_rl.stats.binomial import critical_high, critical_low, lower_tail, masses, upper_tail
 from vla_rl.stats.intervals import clopper_pearson
 from vla_rl.stats.power import power_of_tail
@@ -53,13 +53,13 @@ class BinomialTail(Rule):
     def _judge(self, context: Context) -> Outcome:
         k, n = context.count(self.measurement, self.metric, self.last)
         rate, alpha = context.number(self.rate), context.number(self.alpha)
-        rising = (self.direction or context.direction) == "increase"
+        rising = context.toward(self.direction) == "increase"
         tails = upper_tail(k, n, rate), lower_tail(k, n, rate)
         p, opposite = tails if rising else tails[::-1]
         critical = critical_high(n, rate, alpha) if rising else critical_low(n, rate, alpha)
         status = settle(p <= alpha, opposite <= alpha, self.otherwise)
         sign = ">=" if rising else "<="
-        effect = context.effect(self.effect, share=True)
+        effect = context.effect(self.effect, self.metric)
         signed = None if effect is None else effect if rising else -effect
         level = 1 - 2 * alpha
         return Outcome(
@@ -81,10 +81,11 @@ class BinomialTail(Rule):
         if not 0 <= rate <= 1 or not 0 < alpha < 1:
             yield f"rate {rate:g} or size {alpha:g} is none"
             return
+        yield from faults_of_shares(effect=context.effect(self.effect, self.metric))
         n = context.planned_trials(self.measurement, self.last)
         if n is None:
             return
-        rising = (self.direction or context.direction) == "increase"
+        rising = context.toward(self.direction) == "increase"
         if rising and critical_high(n, rate, alpha) > n:
             yield f"even {n}/{n} has P(X >= {n}) = {upper_tail(n, n, rate):.3g} > {alpha:g}: it can never PASS"
         if not rising and critical_low(n, rate, alpha) < 0:
@@ -134,7 +135,7 @@ class Interval(Rule):
 
     def _judge(self, context: Context) -> Outcome:
         k, n = context.count(self.measurement, self.metric, self.last)
-        line, direction = context.number(self.line), self.direction or context.direction
+        line, direction = context.number(self.line), context.toward(self.direction)
         low, high = self._ends(k, n)
         status = settle_interval(low, high, line, direction, self.requires, self.otherwise)
         wanted = f"{'above' if direction == 'increase' else 'below'} {line:g}"
@@ -156,10 +157,10 @@ class Interval(Rule):
 
     def _power(self, context: Context, n: int, line: float) -> dict[str, Any]:
         """Chance of a count whose interval lies beyond, at the line moved by the effect."""
-        effect = context.effect(self.effect, share=True)
+        effect = context.effect(self.effect, self.metric)
         if effect is None or self.requires != "beyond":
             return {}
-        rising = (self.direction or context.direction) == "increase"
+        rising = context.toward(self.direction) == "increase"
         signed = effect if rising else -effect
         true = min(1.0, max(0.0, line + signed))
         ends = [self._ends(k, n) for k in range(n + 1)]
@@ -168,10 +169,11 @@ class Interval(Rule):
 
     def _impossible(self, context: Context) -> Iterator[str]:
         yield from faults_of_rows(context, self.measurement, self.last)
+        yield from faults_of_shares(effect=context.effect(self.effect, self.metric))
         n, line = context.planned_trials(self.measurement, self.last), context.number(self.line)
         if n is None:
             return
-        rising = (self.direction or context.direction) == "increase"
+        rising = context.toward(self.direction) == "increase"
         highest_low, lowest_high = self._ends(n, n)[0], self._ends(0, n)[1]
         reach_above, reach_below = highest_low > line, lowest_high < line
         if self.requires == "beyond" and not (reach_above if rising else reach_below):

@@ -36,7 +36,7 @@ def settle_interval(
     return settle(beyond, against, otherwise)
 
 
-def check_resampling(level: float, resamples: int) -> None:
+def check_resampling(level: float, resamples: int, seed: int) -> None:
     """Refuse parameters of a bootstrap that no read should rest on.
 
     Raises:
@@ -46,11 +46,20 @@ def check_resampling(level: float, resamples: int) -> None:
         raise ConfigError(f"{level} is no confidence level", where="level")
     if resamples < FEWEST_RESAMPLES:
         raise ConfigError(f"{resamples} resamples are too few", where="resamples", remedy=f"{FEWEST_RESAMPLES} or more")
+    if seed < 0:
+        raise ConfigError(f"{seed} is no seed", where="seed")
 
 
 def resampling(seed: int, resamples: int) -> dict[str, Any]:
     """What it takes to draw the same resamples again; a generator's distributions may change with numpy's version."""
     return {"seed": seed, "resamples": resamples, "numpy": metadata.version("numpy")}
+
+
+def faults_of_shares(**named: float | None) -> Iterator[str]:
+    """Why parameters that are shares, or differences of shares, are none; None is left out."""
+    for name, value in named.items():
+        if value is not None and not 0 <= value <= 1:
+            yield f"{name} {value:g} is no share: it lies between 0 and 1"
 
 
 def faults_of_rows(context: Context, measurement: str, last: int | None) -> Iterator[str]:

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from vla_rl.errors import UsageError
 from vla_rl.prereg.outcome import Outcome, Unjudged
 from vla_rl.prereg.rules.base import Context, Direction, Number, Rule
-from vla_rl.prereg.rules.judging import Otherwise, resampling, settle
+from vla_rl.prereg.rules.judging import Otherwise, faults_of_shares, resampling, settle
 from vla_rl.prereg.rules.pairing import counted_signs, faults_of_pairs, pair, planned_pairs
 from vla_rl.stats.bootstrap import bootstrap_counts
 from vla_rl.stats.mcnemar import Signs, fewest_discordant, sign_p
-from vla_rl.stats.power import power_of_mcnemar
+from vla_rl.stats.power import LARGEST, power_of_mcnemar
 
 LABELS = {"PASS": "IMPROVED", "FAIL": "REGRESSED"}
 LEVEL, RESAMPLES = 0.95, 10_000  # of the interval that is told beside the test
@@ -38,7 +37,8 @@ class SignTest(Rule):
         mid_p: the less conservative mid-p form.
         otherwise: what it is if neither is shown.
         discordant: share of pairs expected to differ, for the power; null takes the observed one.
-        effect: smallest difference of shares that it should see, gained minus lost; null is the claim's.
+        effect: smallest difference of shares that it should see, gained minus lost; null: no power is told, because
+            the claim's is in the unit of the metric.
     """
 
     before: str
@@ -64,7 +64,7 @@ class SignTest(Rule):
 
     def _judge(self, context: Context) -> Outcome:
         found, alpha = self._signs(context), context.number(self.alpha)
-        rising, two_sided = (self.direction or context.direction) == "increase", self.sides == "two"
+        rising, two_sided = context.toward(self.direction) == "increase", self.sides == "two"
         gained, lost = (found.won, found.lost) if rising else (found.lost, found.won)
         p = sign_p(gained, lost, two_sided=two_sided, mid_p=self.mid_p)
         opposite = sign_p(lost, gained, two_sided=two_sided, mid_p=self.mid_p)
@@ -95,15 +95,16 @@ class SignTest(Rule):
 
     def _power(self, context: Context, found: Signs, alpha: float) -> dict[str, Any]:
         """In the claimed direction, with the registered share of pairs that differ or else the observed one."""
-        effect = context.effect(self.effect, share=True)
-        if effect is None:
+        effect = self._effect(context)
+        if not effect or found.pairs > LARGEST:
             return {}
-        share = self._discordant(context, found)
-        rising = (self.direction or context.direction) == "increase"
-        return {
-            "effect": effect if rising else -effect,
-            "power": self._power_at(found.pairs, effect, max(share, effect), alpha),
-        }
+        share, rising = self._discordant(context, found), context.toward(self.direction) == "increase"
+        two_sided = self.sides == "two"
+        power = power_of_mcnemar(found.pairs, effect, max(share, effect), alpha, two_sided=two_sided, mid_p=self.mid_p)
+        return {"effect": effect if rising else -effect, "power": power}
+
+    def _effect(self, context: Context) -> float | None:
+        return None if self.effect is None else abs(context.number(self.effect))
 
     def _discordant(self, context: Context, found: Signs) -> float:
         """Share of pairs that differ: registered, else observed."""
@@ -111,18 +112,14 @@ class SignTest(Rule):
             return context.number(self.discordant)
         return (found.won + found.lost) / found.pairs
 
-    def _power_at(self, pairs: int, effect: float, share: float, alpha: float) -> float | None:
-        try:
-            return power_of_mcnemar(pairs, effect, share, alpha, two_sided=self.sides == "two", mid_p=self.mid_p)
-        except UsageError:  # more pairs than are enumerated
-            return None
-
     def _impossible(self, context: Context) -> Iterator[str]:
         yield from faults_of_pairs(context, self.before, self.after)
         alpha, pairs = context.number(self.alpha), planned_pairs(context, self.before, self.after)
         if not 0 < alpha < 1:
             yield f"size {alpha:g} is none"
             return
+        discordant = None if self.discordant is None else context.number(self.discordant)
+        yield from faults_of_shares(discordant=discordant, effect=self._effect(context))
         needed = fewest_discordant(alpha, two_sided=self.sides == "two", mid_p=self.mid_p)
         if pairs is not None and pairs < needed:
             yield f"{pairs} pairs cannot be significant: {needed} that differ, all one way, are the fewest"
@@ -134,11 +131,15 @@ class McNemar(SignTest):
 
     Attributes:
         metric: a yes-or-no metric.
+        effect: smallest difference of shares that it should see; null is the claim's.
     """
 
     metric: str = "success"
 
     KIND: ClassVar[str] = "mcnemar"
+
+    def _effect(self, context: Context) -> float | None:
+        return context.effect(self.effect, self.metric)
 
     def _signs(self, context: Context) -> Signs:
         counted = counted_signs(context, self.before, self.after, self.metric)

@@ -12,15 +12,22 @@ from fractions import Fraction
 from statistics import stdev
 from typing import Any, ClassVar
 
-from vla_rl.errors import ConfigError, UsageError
 from vla_rl.prereg.outcome import Outcome, Status
 from vla_rl.prereg.rules.base import Context, Direction, Number, Rule
-from vla_rl.prereg.rules.judging import Otherwise, Requires, check_resampling, resampling, settle, settle_interval
+from vla_rl.prereg.rules.judging import (
+    Otherwise,
+    Requires,
+    check_resampling,
+    faults_of_shares,
+    resampling,
+    settle,
+    settle_interval,
+)
 from vla_rl.prereg.rules.pairing import Paired, counted_signs, faults_of_pairs, pair, planned_pairs
 from vla_rl.stats.bootstrap import bootstrap_counts, paired_bootstrap
 from vla_rl.stats.exact import written
 from vla_rl.stats.mcnemar import Signs, exact_mcnemar
-from vla_rl.stats.power import power_of_mean_interval, power_of_paired_interval
+from vla_rl.stats.power import LARGEST, power_of_mean_interval, power_of_paired_interval
 
 FEWEST_PAIRS = 6  # all alike, they are two-sided significant; fewer can make a narrow interval out of chance
 
@@ -64,9 +71,7 @@ class PairedBootstrap(Rule):
     NUMBERS: ClassVar[tuple[str, ...]] = ("line", "discordant", "effect")
 
     def __post_init__(self) -> None:
-        check_resampling(self.level, self.resamples)
-        if self.seed < 0:
-            raise ConfigError(f"{self.seed} is no seed", where="seed")
+        check_resampling(self.level, self.resamples, self.seed)
 
     def measurements(self) -> tuple[str, ...]:
         return (self.before, self.after)
@@ -130,7 +135,7 @@ class PairedBootstrap(Rule):
         return settle_interval(low, high, line, self._direction(context), self.requires, self.otherwise)
 
     def _direction(self, context: Context) -> Direction:
-        return self.direction or context.direction
+        return context.toward(self.direction)
 
     def _asked(self, context: Context, line: float) -> str:
         beyond, wrong = ("above", "below") if self._direction(context) == "increase" else ("below", "above")
@@ -139,22 +144,17 @@ class PairedBootstrap(Rule):
         return f"whose interval must not lie wholly {wrong} {line:g}"
 
     def _power(self, context: Context, found: Signs, line: float) -> dict[str, Any]:
-        effect, rising = context.effect(self.effect, share=True), self._direction(context) == "increase"
-        if effect is None or self.requires != "beyond":
+        effect, rising = context.effect(self.effect, self.metric), self._direction(context) == "increase"
+        if not effect or effect > 1 or self.requires != "beyond" or found.pairs > LARGEST:
             return {}
         observed = (found.won + found.lost) / found.pairs
         share = max(effect, observed if self.discordant is None else context.number(self.discordant))
-        try:
-            power = power_of_paired_interval(
-                found.pairs, effect, share, level=self.level, line=line if rising else -line
-            )
-        except UsageError:  # more pairs than are enumerated
-            return {}
+        power = power_of_paired_interval(found.pairs, effect, share, level=self.level, line=line if rising else -line)
         return {"effect": effect if rising else -effect, "power": power}
 
     def _power_of_values(self, context: Context, paired: Paired, line: float) -> dict[str, Any]:
         """By the normal approximation, with the observed spread of the differences."""
-        effect, rising = context.effect(self.effect, share=False), self._direction(context) == "increase"
+        effect, rising = context.effect(self.effect, self.metric), self._direction(context) == "increase"
         spread = stdev(paired.differences) if len(paired.before) > 1 else 0.0
         if effect is None or self.requires != "beyond" or not spread:
             return {}
@@ -167,6 +167,7 @@ class PairedBootstrap(Rule):
         pairs = planned_pairs(context, self.before, self.after)
         if pairs is not None and pairs < FEWEST_PAIRS:
             yield f"{pairs} pairs are too few to resample: {FEWEST_PAIRS} are the fewest"
+        yield from faults_of_shares(discordant=None if self.discordant is None else context.number(self.discordant))
         line, rising = context.number(self.line), self._direction(context) == "increase"
         if self.metric == "success" and (line >= 1 if rising else line <= -1) and self.requires == "beyond":
             yield f"no difference of success shares lies beyond {line:g}: it can never PASS"
