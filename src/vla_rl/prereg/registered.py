@@ -63,7 +63,7 @@ def _planned(registration: Registration, measurement: Measurement) -> Planned:
         config = config_of(registration, measurement.rung, None)
         wave = config["geometry"]["seeds"] * config["geometry"]["draws"]
         return Planned("series", steps=config["run"]["steps"], episodes=wave, arms=arms)
-    return Planned("recorded", arms=arms)
+    return Planned("recorded", seeds=parse_seeds(measurement.seeds) if measurement.seeds else (), arms=arms)
 
 
 def rung_before(r: Registration, rung: Rung) -> Rung | None:
