@@ -152,12 +152,13 @@ class Measurement:
         policy: of an evaluation: the one before training, or the trained one.
         played_by: of an evaluation: the training run itself, or `prereg read`.
         step: updates after which; null: the last. Of a series: its rows up to this one; null: all.
-        seeds: e.g. ``300-319``; null in a draft: those of the configuration.
+        seeds: e.g. ``300-319``; null in a draft: those of the configuration. Of a recorded one the scenes that it has
+            to cover; null: not known.
         temperature: of an evaluation; null in a draft: that of the configuration.
         arm: whose run: an arm's id or label, ``*`` for every arm, null for the baseline.
         rung: whose run; null in a draft: the last.
-        head, look: of an evaluation that `prereg read` plays: policy head and option of `sim/look`, where they are
-            not the claim's.
+        head, look: policy head and option of `sim/look`, where they are not the claim's: of an evaluation that
+            `prereg read` plays, or of what is handed in.
     """
 
     id: str

@@ -64,7 +64,7 @@ def _planned(registration: Registration, measurement: Measurement) -> Planned:
         wave = config["geometry"]["seeds"] * config["geometry"]["draws"]
         steps = config["run"]["steps"] if measurement.step is None else measurement.step
         return Planned("series", steps=steps, episodes=wave, arms=arms)
-    return Planned("recorded", arms=arms)
+    return Planned("recorded", seeds=parse_seeds(measurement.seeds) if measurement.seeds else (), arms=arms)
 
 
 def rung_before(r: Registration, rung: Rung) -> Rung | None:
