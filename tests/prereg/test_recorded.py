@@ -1,4 +1,4 @@
-"""Recorded measurements: what they must be of, how many scenes they must cover, and amendments that leave nothing open."""
+"""Recorded measurements: what they must be of and how many scenes they cover; amendments that leave nothing open."""
 
 import json
 
@@ -91,3 +91,16 @@ def test_an_amendment_states_everything_that_it_leaves_away(bench):
 def test_a_checked_instrument_generalises_over_nothing():
     told = judge_claim(Claimed("Old and new agree", unit="instrument", head="ar", protocol="sim100"), []).sentence
     assert "for this instrument on what it was checked on (sim100, ar head): Old and new agree." in told
+
+
+def test_what_was_read_is_shown_as_it_was_judged_though_a_constant_has_changed_since(bench, capsys):
+    line = (
+        "rule: {kind: threshold, measurement: spend, metric: hours, statistic: value, comparator: at_most, line: most}"
+    )
+    bench.frozen("E1", DRAFT.replace("rule: {kind: record, measurement: spend, metric: hours, statistic: value}", line)
+                 .replace("falsifiers:", "constants: {most: 1.0}\nfalsifiers:").replace("role: record", "role: secondary"))  # fmt: skip
+    assert prereg("read", "E1", "money", "--from", hand_in(bench, values={"hours": 2.0})) == 0
+    why = ("--reason", "r", "--kind", "scientific", "--data-seen", "outcomes")
+    assert prereg("amend", "E1", "--set", "constants.most=3.0", *why) == 0
+    refused(capsys, 0, "read", "E1", "money", says="FAIL: hours 2, not <= 1")
+    assert prereg("verify", "E1") == 0
