@@ -94,11 +94,10 @@ def test_a_checked_instrument_generalises_over_nothing():
 
 
 def test_what_was_read_is_shown_as_it_was_judged_though_a_constant_has_changed_since(bench, capsys):
-    line = (
-        "rule: {kind: threshold, measurement: spend, metric: hours, statistic: value, comparator: at_most, line: most}"
-    )
-    bench.frozen("E1", DRAFT.replace("rule: {kind: record, measurement: spend, metric: hours, statistic: value}", line)
-                 .replace("falsifiers:", "constants: {most: 1.0}\nfalsifiers:").replace("role: record", "role: secondary"))  # fmt: skip
+    text = DRAFT.replace("{kind: record, measurement: spend", "{kind: threshold, measurement: spend")
+    text = text.replace("statistic: value}", "statistic: value, comparator: at_most, line: most}")
+    text = text.replace("falsifiers:", "constants: {most: 1.0}\nfalsifiers:").replace("role: record", "role: secondary")
+    bench.frozen("E1", text)
     assert prereg("read", "E1", "money", "--from", hand_in(bench, values={"hours": 2.0})) == 0
     why = ("--reason", "r", "--kind", "scientific", "--data-seen", "outcomes")
     assert prereg("amend", "E1", "--set", "constants.most=3.0", *why) == 0
