@@ -96,7 +96,8 @@ class Claim:
         hypothesis: one sentence.
         direction: of the effect.
         smallest_effect: that would matter, in the unit of the primary reads; power is computed for it.
-        unit: what varies at random: episodes of one checkpoint, or training runs with their own seeds.
+        unit: what varies at random: episodes of one checkpoint, or training runs with their own seeds; instrument:
+            nothing does, and the claim is about what was compared.
         population: tasks and scenes that the claim is about, in words.
         head: policy head that is trained, e.g. ``ar``.
         protocol: of the simulator.
@@ -109,7 +110,7 @@ class Claim:
     hypothesis: str
     direction: Literal["increase", "decrease", "none"]
     smallest_effect: float | None
-    unit: Literal["episode", "training_seed"]
+    unit: Literal["episode", "training_seed", "instrument"]
     population: str
     head: str
     protocol: str

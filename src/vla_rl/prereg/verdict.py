@@ -52,7 +52,8 @@ class Claimed:
 
     Attributes:
         hypothesis: one sentence.
-        unit: what the claim generalises over: episodes of one checkpoint, or training seeds.
+        unit: what the claim generalises over: episodes of one checkpoint, training seeds, or nothing but the data that
+            an instrument was checked on.
         protocol, head: of the evaluation.
         family: size (alpha) at which the primary reads must hold as a family, adjusted by Holm; None: each by itself.
         scenes: how many environment seeds its primary reads are evaluated on; None where that is not known.
@@ -60,7 +61,7 @@ class Claimed:
     """
 
     hypothesis: str
-    unit: Literal["episode", "training_seed"] = "episode"
+    unit: Literal["episode", "training_seed", "instrument"] = "episode"
     protocol: str | None = None
     head: str | None = None
     family: float | None = None
@@ -207,5 +208,7 @@ def _scope(claim: Claimed, counting: Sequence[Judged]) -> str:
     setting = f" ({under})" if under else ""
     if claim.unit == "training_seed":
         return f"over {_training_seeds(counting)} training seeds{setting}"
+    if claim.unit == "instrument":
+        return f"for this instrument on what it was checked on{setting}"
     scenes = "its" if claim.scenes is None else f"these {claim.scenes}"
     return f"for this checkpoint on {scenes} scenes{setting}"

@@ -73,7 +73,7 @@ def _reads(loaded: Loaded) -> Iterator[str]:
 
 def _gates(loaded: Loaded) -> Iterator[str]:
     registration, now = loaded.registration, loaded.state
-    if not registration.gates and not now.rungs:
+    if not registration.gates and not now.gates and not now.rungs:
         return
     yield "## Gates and boundaries"
     yield ""
@@ -82,6 +82,11 @@ def _gates(loaded: Loaded) -> Iterator[str]:
         decision = judged["decision"] if judged else "not judged"
         over = ", overridden" if gate.id in now.once_overridden else ""
         yield f"- gate {gate.id} before {gate.before}: {decision}{over}; {_outcome(judged)}"
+    kept = {gate.id for gate in registration.gates}
+    for name, judged in now.gates.items():
+        if name not in kept:
+            over = ", overridden" if name in now.once_overridden else ""
+            yield f"- gate {name}, which an amendment took away: {judged['decision']}{over}; {_outcome(judged)}"
     for rung, decision in now.rungs.items():
         yield f"- boundary of {rung}: {decision}"
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from vla_rl.cli.options import Options
 from vla_rl.cli.prereg.attempts import publish, runs_on_gpu
-from vla_rl.cli.prereg.handing import HandedIn, take
+from vla_rl.cli.prereg.handing import HandedIn, check_what_it_is_of, take
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import IntegrityError, LaunchRefused, UsageError
@@ -76,6 +76,7 @@ def collect(
     if is_handed_in(loaded, measurement, arm):
         attempt = made_elsewhere(loaded, measurement, arm) if measurement.kind != "recorded" else None
         evidence = take(given, measurement, arm, attempt, alone=alone)
+        check_what_it_is_of(evidence, measurement, loaded.registration.claim)
         return Collected(_upto(evidence, measurement), given.wall_h, given.gpu_h, handed_in=True)
     if measurement.kind == "evaluation" and measurement.policy == "base" and measurement.played_by == "read":
         return _play(folder, loaded, measurement, arm, view, None)

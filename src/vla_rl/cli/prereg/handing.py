@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.errors import IntegrityError, LaunchRefused, UsageError
-from vla_rl.prereg.document import Arm, Measurement
+from vla_rl.prereg.document import Arm, Claim, Measurement
 from vla_rl.prereg.evidence import IDENTITY, Evidence, parse
 from vla_rl.prereg.registered import evidence_arm
 from vla_rl.prereg.state import Attempt
@@ -75,6 +75,24 @@ def take(
         told = {**found.source, "attempt": attempt.number, "made_elsewhere": attempt.elsewhere}
         found = replace(found, source=told)
     return found
+
+
+def check_what_it_is_of(found: Evidence, measurement: Measurement, claim: Claim, where: str = "--from") -> None:
+    """Refuse numbers that say of themselves that they are of another head, protocol or temperature than registered.
+
+    Raises:
+        UsageError: naming what.
+    """
+    wanted: dict[str, Any] = {"head": measurement.head or claim.head, "protocol": claim.protocol}
+    if measurement.temperature is not None:
+        wanted["temperature"] = measurement.temperature
+    for name, registered in wanted.items():
+        said = getattr(found, name)
+        if said not in (None, registered):
+            raise UsageError(
+                f"these numbers are of the {name} {said}, and {measurement.id} is registered for {registered}",
+                where=where, remedy="a measurement of something else is another measurement: register that",
+            )  # fmt: skip
 
 
 def _file_for(files: Sequence[Path], named: Mapping[str, Any], *, alone: bool) -> tuple[Path, Any]:
