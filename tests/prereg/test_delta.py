@@ -58,6 +58,12 @@ def test_a_change_does_not_apply_where_something_else_stands():
         apply([Op("add", read_path("r[q]"), after={"id": "z"})], {"r": [{"id": "p"}]})
 
 
+@pytest.mark.parametrize("there", [[1, 2], [{"name": "p"}], [{"id": 1}], [{"id": "p"}, {"id": "p"}], {"id": "p"}, "p"])
+def test_a_record_is_put_among_records_with_ids_and_nowhere_else(there):
+    with pytest.raises(ConfigError, match="no list of records"):
+        apply([Op("add", read_path("r[q]"), after={"id": "q"})], {"r": there})
+
+
 @pytest.mark.parametrize("text", ["a", "a.b", "reads[primary].rule.n", 'levers["optim.lr"]', 'a["x[y]"].b', "r[x y].z"])
 def test_paths_survive_reading_and_writing(text):
     assert write_path(read_path(text)) == text
