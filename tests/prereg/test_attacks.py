@@ -13,11 +13,12 @@ import pytest
 from bench import DRAFT, TINY, prereg, refused, rehash
 
 from vla_rl.prereg import imports
-from vla_rl.prereg.document import FilePins, read_registration
+from vla_rl.prereg.document import read_registration
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.ledger import Ledger
 from vla_rl.prereg.pins import Place, unpinned
 from vla_rl.prereg.process import Process
+from vla_rl.prereg.sections import FilePins
 
 RUN = "outputs/prereg/E1/main-baseline/attempt_01"
 
@@ -456,7 +457,12 @@ def test_a_tail_that_was_in_neither_memory_is_missed_by_a_noted_head(launched, c
     cut(launched, 2)
     forget(launched)
     assert prereg("verify", "E1") == 0
-    refused(capsys, 5, "verify", "E1", "--head", f"4:{head['hash']}", says="line 4")
+    noted = ("--head", f"4:{head['hash']}")
+    refused(capsys, 5, "verify", "E1", *noted, says="line 4")
+    (launched.folder() / "ledger.jsonl").unlink()
+    refused(capsys, 5, "verify", "E1", *noted, says=("ledger.jsonl, line 4", "not the line that was noted"))
+    for odd in ("4", "4:", ":x", "x:y", "²:y"):
+        refused(capsys, 2, "verify", "E1", "--head", odd, says="is no head")
 
 
 def test_a_line_that_was_written_anew_with_all_hashes_is_not_what_git_has(judged, capsys):
@@ -524,6 +530,14 @@ def test_evidence_that_is_handed_in_is_of_the_measurement_it_is_handed_in_for(la
     for key, value in (("measurement", "after"), ("arm", "other"), ("kind", "episodes")):
         file.write_text(json.dumps({"values": {"hours": 1.0}, key: value}))
         refused(capsys, 2, "read", "E1", "money", "--from", str(file), says=key)
+    for wrong, field in (
+        ({"values": {"hours": "x"}}, "values.hours"),
+        ({"counts": {"x": [8, 7]}}, "counts.x"),
+        ({"episodes": [{}]}, "episodes[0]"),
+        ({"values": {"hours": 1.0}, "more": 1}, "more"),
+    ):
+        file.write_text(json.dumps(wrong))
+        refused(capsys, 2, "read", "E1", "money", "--from", str(file), says=(field, "correct the file"))
     assert "look" not in launched.events()
 
 

@@ -1,5 +1,6 @@
 """Every byte of a registration's folder counts: whatever is changed, cut or removed, `verify` names the file."""
 
+import hashlib
 import json
 import random
 
@@ -11,6 +12,8 @@ from vla_rl.prereg import yamlfile
 from vla_rl.prereg.delta import diff, write_path
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.history import History
+from vla_rl.prereg.parts import FIELD, SECTION, parts
+from vla_rl.prereg.parts import changed as changed_parts
 from vla_rl.prereg.verifying import verify
 
 SAMPLE = 16  # bytes of each file in the default suite
@@ -229,10 +232,6 @@ def test_no_ledger_whatsoever_is_more_than_a_problem(whole, check):
 
 def test_no_evidence_whatsoever_is_more_than_a_problem(whole, check):
     """With its digest written into the ledger, so that it is parsed and judged."""
-    import hashlib
-
-    from vla_rl.prereg.judging import fields
-
     rng = random.Random(29)
     odd = [None, True, -1, 1e308, "x", [], {}, 10**400, [None], {"x": {}}, "\ud800", float("nan")]
     ledger, looks = whole.folder() / "ledger.jsonl", [i for i, e in enumerate(whole.events()) if e == "look"]
@@ -254,4 +253,19 @@ def test_no_evidence_whatsoever_is_more_than_a_problem(whole, check):
         assert check() != [], leaf
         path.write_bytes(data)
         ledger.write_bytes(kept)
-    assert fields({"a": 1}) and check() == []
+    assert check() == []
+
+
+def test_parts_are_named_two_levels_deep_and_by_what_records_are_called():
+    document = {
+        "claim": {"unit": "episode", "look": {"a": 1}}, "reads": [{"id": "p"}, {"id": "q"}], "steps": [1, 2],
+        "episodes": [{"seed": 300, "step": 1}], "rows": [{"step": 1}], "ops": [{"op": "set"}], "arms": [], "levers": {},
+    }  # fmt: skip
+    known = parts(document, SECTION)
+    assert list(known) == [
+        "claim.unit", "claim.look", "reads[p]", "reads[q]", "steps", "episodes[300]", "rows[1]", "ops", "arms",
+        "levers",
+    ]  # fmt: skip
+    assert changed_parts(document, known, SECTION) == [] and len(changed_parts(document, known, FIELD)) == len(known)
+    other = {**document, "reads": [{"id": "p", "x": 1}, {"id": "r"}], "claim": {"unit": "episode", "look": {"a": 1.0}}}
+    assert changed_parts(other, known, SECTION) == ["claim.look", "reads[p]", "reads[q]", "reads[r]"]

@@ -58,6 +58,12 @@ def test_a_change_does_not_apply_where_something_else_stands():
         apply([Op("add", read_path("r[q]"), after={"id": "z"})], {"r": [{"id": "p"}]})
 
 
+@pytest.mark.parametrize("there", [[1, 2], [{"name": "p"}], [{"id": 1}], [{"id": "p"}, {"id": "p"}], {"id": "p"}, "p"])
+def test_a_record_is_put_among_records_with_ids_and_nowhere_else(there):
+    with pytest.raises(ConfigError, match="no list of records"):
+        apply([Op("add", read_path("r[q]"), after={"id": "q"})], {"r": there})
+
+
 @pytest.mark.parametrize("text", ["a", "a.b", "reads[primary].rule.n", 'levers["optim.lr"]', 'a["x[y]"].b', "r[x y].z"])
 def test_paths_survive_reading_and_writing(text):
     assert write_path(read_path(text)) == text
@@ -82,4 +88,13 @@ def test_only_leaves_that_exist_can_be_set():
     for path in ("optim", "optim.rate", "eval.at_steps.x"):
         with pytest.raises(ConfigError):
             set_values(document, {path: 1}, where="--set")
+
+
+def test_one_component_takes_the_place_of_another_as_a_whole_and_no_section_does():
+    document = {"reward": {"_target_": "a.V1", "bonus": 1.0, "floor": None}, "optim": {"lr": 1e-6}}
+    (op,) = set_values(document, {"reward": {"_target_": "a.V2", "bonus": 2.0}}, where="set")
+    assert apply([op], document)["reward"] == {"_target_": "a.V2", "bonus": 2.0}
+    for values in ({"reward": {"bonus": 2.0}}, {"optim": {"lr": 2e-6}}, {"optim": {"_target_": "a.V2"}}):
+        with pytest.raises(ConfigError, match="is a section, not a value"):
+            set_values(document, values, where="set")
     assert lookup(document, read_path("eval.at_steps")) == [1]

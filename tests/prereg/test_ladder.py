@@ -15,9 +15,9 @@ from bench import DRAFT, TINY, Bench, prereg, refused
 
 from vla_rl import paths
 from vla_rl.prereg.budget import account
-from vla_rl.prereg.document import Budget, Cost
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.process import Process
+from vla_rl.prereg.sections import Budget, Cost
 
 MEASUREMENTS = DRAFT.index("measurements:"), DRAFT.index("fallbacks:")
 LADDER = (

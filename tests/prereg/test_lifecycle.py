@@ -1,10 +1,13 @@
 """From a draft to a verdict, with the real trainer on real episodes."""
 
 import json
+import os
 
 import pytest
 from bench import DRAFT, TINY, prereg
 
+from vla_rl.cli.prereg import launching
+from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.ledger import Ledger
 
 
@@ -94,12 +97,28 @@ def test_activation_waits_for_checklist_objections_and_their_answers(bench, caps
     bench.commit()
     assert prereg("activate", "E1") == 4 and "the base has a receipt" in capsys.readouterr().err
     assert prereg("object", "E1", "--text", "the seeds were seen", "--by", "Grace") == 0
-    assert prereg("activate", "E1", "--done", "receipt=exported/base") == 4
+    shows = "exported/base: sha256=0123, [made by hand"
+    assert prereg("activate", "E1", "--done", f"receipt={shows}") == 4
+    assert Folder(bench.experiments, "E1").load().state.checked == {"receipt": shows}, "as it was said, no YAML"
     assert "Grace" in capsys.readouterr().err
     number = next(e["seq"] for e in bench.ledger() if e["event"] == "objected")
     assert prereg("object", "E1", "--answer", str(number), "--text", "they were not") == 0
     assert prereg("activate", "E1") == 0
     assert bench.events()[-1] == "activated"
+
+
+def test_a_detached_launch_that_ends_at_once_says_why_and_one_that_goes_on_leaves_its_log(active, capsys, monkeypatch):
+    """The other process is not told that the bench is the place: it checks by itself, and refuses."""
+    monkeypatch.setattr(launching, "PROOF_OF_LIFE_S", 60.0)
+    assert prereg("launch", "E1", "--detach") == 4
+    told = capsys.readouterr().err
+    assert "the launch ended after less than" in told and "pins.code.package_tree" in told
+    monkeypatch.setattr(launching, "PROOF_OF_LIFE_S", 0.0)
+    code, lives = said(capsys, "launch", "E1", "--detach")
+    os.waitpid(lives["pid"], 0)
+    logs = sorted((active.root / "outputs/prereg/E1").iterdir())
+    assert code == 0 and [log.name for log in logs] == ["main-baseline.1.log", "main-baseline.2.log"]
+    assert lives["log"] == str(logs[1]) and "against launching E1" in logs[1].read_text()
 
 
 def test_the_objection_window_has_to_pass(bench, capsys):

@@ -270,6 +270,11 @@ WRONG = {
         "allowances[reprice].paths",
         "config.optim.rate",
     ),
+    "an allowance of nothing in the registration": (
+        lambda d: put(d, "allowances[reprice].paths", ["config.optim.lr", "reads[none].rule"]),
+        "allowances[reprice].paths",
+        "there is nothing at reads[none]",
+    ),
     "an arm that is not what its id says": (
         lambda d: with_arms(d, {**arm(optim__lr=1.0), "id": "0" * 12}),
         "arms[optim.lr=1.0].id",

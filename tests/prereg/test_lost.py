@@ -8,9 +8,9 @@ from bench import prereg, refused
 from test_attacks import RUN, edit, launched_by
 
 from vla_rl.prereg.budget import account
-from vla_rl.prereg.document import Budget
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.process import Process
+from vla_rl.prereg.sections import Budget
 
 GONE = ("--reason", "the machine was taken away")
 

@@ -1,4 +1,4 @@
-"""Recorded measurements: what they must be of and how many scenes they cover; amendments that leave nothing open."""
+"""Recorded measurements: what they must be of, which scenes they must cover; amendments leave nothing open."""
 
 import json
 

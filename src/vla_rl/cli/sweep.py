@@ -7,17 +7,16 @@ once they were read, and sealed before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.jobs import check_launcher, plan_jobs, run_jobs
 from vla_rl.cli.onejob import RUNNING, Job, log_file, log_tail
 from vla_rl.cli.options import print_json
-from vla_rl.cli.prereg.attempts import bury, root_of
+from vla_rl.cli.prereg.attempts import bury
 from vla_rl.cli.prereg.common import folder, parser
 from vla_rl.cli.startup import claim_directory, new_run_dir
 from vla_rl.errors import EXIT_CRASH, EXIT_OK, EXIT_STOPPED, LaunchRefused, UsageError
-from vla_rl.prereg.folder import Folder, Loaded
+from vla_rl.prereg.folder import Folder, Loaded, outputs_of, root_of
 from vla_rl.prereg.judging import evidence_files
 from vla_rl.prereg.launchgates import Request, against, standing
 from vla_rl.prereg.pins import Place
@@ -131,7 +130,7 @@ def _write(target: Folder, rung: str) -> list[dict[str, Any]]:
     """Rows of all arms, also as files."""
     loaded = target.load()
     rows = tables.rows(loaded, rung, evidence_files(target, loaded.entries))
-    directory: Path = root_of(target) / "outputs" / "prereg" / target.id
+    directory = outputs_of(target)
     directory.mkdir(parents=True, exist_ok=True)
     tables.write_files(directory, rows, f"{target.id}, {rung}")
     return rows

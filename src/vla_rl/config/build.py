@@ -17,6 +17,7 @@ from typing import Any
 
 from hydra.utils import instantiate
 
+from vla_rl.config.targets import allowed, targets
 from vla_rl.errors import ConfigError
 
 
@@ -39,16 +40,16 @@ def build(
     Raises:
         ConfigError: a target outside the allow-list, one that does not exist, an unknown or a missing key.
     """
-    allowed = ("vla_rl", *plugins)
     if os.environ.get("HYDRA_INSTANTIATE_ALLOWLIST_OVERRIDE"):
         raise ConfigError(
             "HYDRA_INSTANTIATE_ALLOWLIST_OVERRIDE is set",
             where="environment",
             remedy="unset it; it switches off a safety check",
         )
-    for path, target in _targets(node, where):
-        _check_allowed(target, allowed, path)
-    target = _locate(str(node["_target_"]), allowed, where)
+    plugins = tuple(plugins)
+    for path, target in targets(node, where):
+        _check_allowed(target, plugins, path)
+    target = _locate(str(node["_target_"]), plugins, where)
     config = {k: v for k, v in node.items() if k != "_target_"}
     parameters = inspect.signature(target).parameters
     wanted = {name: value for name, value in (runtime or {}).items() if name in parameters}
@@ -56,27 +57,16 @@ def build(
     return instantiate({"_target_": node["_target_"], **config}, _partial_=True, _convert_="all")(**wanted)
 
 
-def _targets(node: Any, path: str) -> Iterable[tuple[str, str]]:
-    if isinstance(node, Mapping):
-        if "_target_" in node:
-            yield path, str(node["_target_"])
-        for name, child in node.items():
-            yield from _targets(child, f"{path}.{name}")
-    elif isinstance(node, list):
-        for i, child in enumerate(node):
-            yield from _targets(child, f"{path}[{i}]")
-
-
-def _check_allowed(target: str, allowed: tuple[str, ...], where: str) -> None:
-    if not any(target == name or target.startswith(name + ".") for name in allowed):
+def _check_allowed(target: str, plugins: tuple[str, ...], where: str) -> None:
+    if not allowed(target, plugins):
         raise ConfigError(
-            f"_target_ {target!r} is outside the allowed packages ({', '.join(allowed)})",
+            f"_target_ {target!r} is outside the allowed packages ({', '.join(('vla_rl', *plugins))})",
             where=where,
             remedy="add its top-level package to plugins: if you trust its code",
         )
 
 
-def _locate(target: str, allowed: tuple[str, ...], where: str) -> Any:
+def _locate(target: str, plugins: tuple[str, ...], where: str) -> Any:
     module_name, _, attribute = target.rpartition(".")
     if not target.startswith("vla_rl.") and (here := os.getcwd()) not in sys.path:
         sys.path.append(here)  # a console script does not look for plugins in the working directory by itself
@@ -89,7 +79,7 @@ def _locate(target: str, allowed: tuple[str, ...], where: str) -> Any:
             remedy="check the spelling; a plugin must be installed or lie in the working directory",
         ) from error
     # An alias such as vla_rl.paths.os.system starts with an allowed name but lives elsewhere.
-    _check_allowed(f"{getattr(found, '__module__', '')}.{attribute}", allowed, where)
+    _check_allowed(f"{getattr(found, '__module__', '')}.{attribute}", plugins, where)
     return found
 
 

@@ -260,9 +260,10 @@ def _apply(op: Op, root: dict[str, Any]) -> None:
 
 
 def _apply_record(op: Op, parent: Any, last: Record, where: str) -> None:
-    if not isinstance(parent, list):
-        raise ConfigError("nothing can be put here: its parent is no list", where=where)
-    at = next((i for i, record in enumerate(parent) if record["id"] == last.id), len(parent))
+    known = _by_id(parent) if isinstance(parent, list) else None
+    if known is None:
+        raise ConfigError("nothing can be put here: its parent is no list of records with ids", where=where)
+    at = list(known).index(last.id) if last.id in known else len(parent)
     if op.op == "remove":
         del parent[at]
         return

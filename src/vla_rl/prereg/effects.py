@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from vla_rl.errors import ConfigError
 from vla_rl.prereg.delta import Key, Op, Path, Record, diff, overlaps, read_path
-from vla_rl.prereg.document import Registration, Rung
+from vla_rl.prereg.document import Registration
 from vla_rl.prereg.registered import config_of
+from vla_rl.prereg.sections import Rung
 
 if TYPE_CHECKING:
     from vla_rl.prereg.amendments import Amendment, Effective

@@ -93,22 +93,25 @@ class Evidence:
             )
         return {seed: float(value) for seed, value in found.items() if value is not None}
 
-    def count(self, metric: str, *, last: int | None = None) -> tuple[int, int]:
+    def count(self, metric: str, *, last: int | None = None, skip_null: bool = False) -> tuple[int, int]:
         """(k, n): episodes of which `metric` is true.
 
         Args:
             last: of a series, only so many rows from its end; a count or, of a key in ``_frac``, a share of `episodes`.
+            skip_null: leave out episodes, or the episodes of rows, where the metric does not apply.
 
         Raises:
-            Unjudged: nothing like that is recorded.
+            Unjudged: nothing like that is recorded, or there are no rows of which to take the last.
         """
         if self.kind == "series":
-            return self._count_rows(metric, last)
+            return self._count_rows(metric, last, skip_null)
+        if last is not None:
+            raise Unjudged("INVALID", f"{self.name} holds {self.kind}, no rows of which to take the last {last}")
         if self.kind == "counts":
             if metric not in self.counts:
                 raise Unjudged("MISSING", f"{self.name} records no count of {metric}")
             return self.counts[metric]
-        flags = self.values(metric)
+        flags = self.values(metric, skip_null=skip_null)
         if odd := [seed for seed, value in flags.items() if value not in (0.0, 1.0)]:
             raise Unjudged(
                 "INVALID", f"{metric} is no yes-or-no metric: seed {odd[0]} of {self.name} has {flags[odd[0]]}"
@@ -125,29 +128,24 @@ class Evidence:
             raise Unjudged("MISSING", f"{self.name} records no number {name}")
         return self.numbers[name]
 
-    def series(self, key: str, steps: Sequence[int] | None = None) -> list[tuple[int, float | None]]:
+    def series(self, key: str) -> list[tuple[int, float | None]]:
         """(step, value) by ascending step, value None where it does not apply.
 
-        Args:
-            steps: only these, all of which must be there.
-
         Raises:
-            Unjudged: no series, a step or the key is not there.
+            Unjudged: no series, or a row lacks the key.
         """
         if self.kind != "series":
             raise Unjudged("MISSING", f"{self.name} holds {self.kind}, no series of {key}")
-        rows = {row["step"]: row for row in self.rows}
-        if absent := [step for step in steps or () if step not in rows]:
-            raise Unjudged("MISSING", f"{self.name} has no row of step {absent[0]}")
-        chosen = rows if steps is None else {step: rows[step] for step in sorted(steps)}
-        return [(step, self._of(row, key)) for step, row in chosen.items()]
+        return [(row["step"], self._of(row, key)) for row in self.rows]
 
-    def _count_rows(self, metric: str, last: int | None) -> tuple[int, int]:
+    def _count_rows(self, metric: str, last: int | None, skip_null: bool) -> tuple[int, int]:
         counted, episodes = self.series(metric), self.series("episodes")
         if last is not None and last > len(counted):
             raise Unjudged("MISSING", f"{self.name} has {len(counted)} rows, not {last}")
         k = n = 0
         for (step, value), (_, of) in list(zip(counted, episodes, strict=True))[-(last or 0) :]:
+            if value is None and skip_null:
+                continue
             if value is None or of is None:
                 raise Unjudged("MISSING", f"step {step} of {self.name} has no {metric} of its episodes")
             own = value * of if metric.endswith(SHARE) else value

@@ -17,10 +17,11 @@ from vla_rl.errors import ConfigError, IntegrityError, UsageError
 from vla_rl.files import create_atomic
 from vla_rl.prereg import anchor, events, state, yamlfile
 from vla_rl.prereg.amendments import Effective, extend, read_amendment, start
-from vla_rl.prereg.canonical import SHORT, digest, file_digest
+from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.document import REGISTRATION, Registration
 from vla_rl.prereg.git import Git
 from vla_rl.prereg.ledger import LEDGER, Entry, Ledger
+from vla_rl.prereg.parts import SECTION, changed
 from vla_rl.prereg.state import State
 
 AMENDMENTS, EVIDENCE = "amendments", "evidence"
@@ -176,7 +177,7 @@ class Folder:
                 raise IntegrityError(error.what, where=error.where, remedy="restore it from git") from None
         raise IntegrityError(
             "the file is not what was frozen",
-            where=f"{path}: {changed_fields(data, recorded['sections'], str(path))}",
+            where=f"{path}: {_changed(data, recorded['sections'], str(path))}",
             remedy=f"git checkout -- {path.name} restores it; a change is an amendment: vla-rl prereg amend {self.id}",
         )
 
@@ -218,6 +219,11 @@ def root_of(folder: Folder) -> Path:
     return folder.path.parent.parent
 
 
+def outputs_of(folder: Folder) -> Path:
+    """Where its runs, evaluations and exported policies are."""
+    return root_of(folder) / "outputs" / "prereg" / folder.id
+
+
 def not_now(now: State, event: str, id: str) -> UsageError:
     """The error of an action that the state does not allow."""
     done = f"{state.EVENTS[event]}: that cannot be while {id} is {now.name}"
@@ -242,24 +248,10 @@ def create(path: Path, content: bytes) -> None:
         raise UsageError("the file exists, and what was written once stays", where=str(path))
 
 
-def sections(document: Mapping[str, Any]) -> dict[str, str]:
-    """Digest of every part of a document, two levels deep, so that a change can be named without the original."""
-    parts: dict[str, str] = {}
-    for name, value in document.items():
-        if isinstance(value, Mapping) and value:
-            parts |= {f"{name}.{key}": digest("section", item)[:SHORT] for key, item in value.items()}
-        elif isinstance(value, list) and value and all(isinstance(item, Mapping) and "id" in item for item in value):
-            parts |= {f"{name}[{item['id']}]": digest("section", item)[:SHORT] for item in value}
-        else:
-            parts[name] = digest("section", value)[:SHORT]
-    return parts
-
-
-def changed_fields(data: bytes, recorded: Mapping[str, str], where: str) -> str:
+def _changed(data: bytes, recorded: Mapping[str, str], where: str) -> str:
     """Which parts of a document differ from what was recorded, in words."""
     try:
-        now = sections(yamlfile.load(data, where))
+        differing = changed(yamlfile.load(data, where), recorded, SECTION)
     except Exception as error:
         return getattr(error, "where", None) or "it is no YAML any more"
-    changed = sorted(name for name in {*now, *recorded} if now.get(name) != recorded.get(name))
-    return ", ".join(changed) or "a comment or blanks; no value differs"
+    return ", ".join(differing) or "a comment or blanks; no value differs"

@@ -15,22 +15,11 @@ from typing import Any
 
 from vla_rl.errors import ConfigError
 from vla_rl.prereg import delta
-from vla_rl.prereg.document import (
-    BASELINE,
-    MAIN,
-    ORDER,
-    Arm,
-    Body,
-    Draft,
-    Measurement,
-    Meta,
-    Pins,
-    Rung,
-    arm_id,
-    plain,
-)
+from vla_rl.prereg.document import MAIN, ORDER, Body, Draft, arm_id, plain
+from vla_rl.prereg.evidence import BASELINE
 from vla_rl.prereg.rules import Rule
 from vla_rl.prereg.rules.clustered import ClusterBootstrap
+from vla_rl.prereg.sections import Arm, Measurement, Meta, Pins, Rung
 
 # Where a run lies and how long a launch may take are not what is registered.
 PLACE = ("run.dir", "run.resume", "run.max_wall_s")

@@ -12,13 +12,14 @@ from typing import Any
 
 from vla_rl.errors import IntegrityError
 from vla_rl.prereg.amendments import Effective
-from vla_rl.prereg.canonical import SHORT, digest, file_digest
+from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.document import Registration
 from vla_rl.prereg.evidence import Evidence, parse
 from vla_rl.prereg.exclusions import exclude
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.ledger import Entry
 from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.parts import FIELD, changed
 from vla_rl.prereg.registered import context
 from vla_rl.prereg.rules import measured_for
 from vla_rl.prereg.state import HALTED, State
@@ -159,24 +160,10 @@ def _recorded(read: Mapping[str, Any] | None, name: str) -> Outcome:
     return Outcome("MISSING", f"{name} was not read") if read is None else Outcome.from_record(read["outcome"])
 
 
-def fields(value: Mapping[str, Any]) -> dict[str, str]:
-    """Digest of every part of an evidence file, so that a change can be named."""
-    parts: dict[str, str] = {}
-    for name, item in value.items():
-        if isinstance(item, list) and item and all(isinstance(row, Mapping) for row in item):
-            key = "seed" if "seed" in item[0] else "step"
-            parts |= {f"{name}[{row.get(key)}]": digest("field", row)[:SHORT] for row in item}
-        elif isinstance(item, Mapping) and item:
-            parts |= {f"{name}.{key}": digest("field", part)[:SHORT] for key, part in item.items()}
-        else:
-            parts[name] = digest("field", item)[:SHORT]
-    return parts
-
-
 def _changed(data: bytes, recorded: Mapping[str, str]) -> str:
+    """Which parts of evidence differ from what was recorded, in words."""
     try:
-        now = fields(json.loads(data))
+        differing = changed(json.loads(data), recorded, FIELD)
     except Exception:
         return "it is no JSON any more"
-    changed = sorted(name for name in {*now, *recorded} if now.get(name) != recorded.get(name))
-    return ", ".join(changed[:5]) or "blanks; no value differs"
+    return ", ".join(differing[:5]) or "blanks; no value differs"

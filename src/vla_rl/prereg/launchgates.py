@@ -14,7 +14,8 @@ from typing import Any
 from vla_rl.errors import VlaRlError
 from vla_rl.prereg import delta, pins, state
 from vla_rl.prereg.budget import account
-from vla_rl.prereg.document import BASELINE, Registration
+from vla_rl.prereg.document import Registration
+from vla_rl.prereg.evidence import BASELINE
 from vla_rl.prereg.folder import Folder, Loaded, root_of
 from vla_rl.prereg.freezing import unfrozen
 from vla_rl.prereg.history import History, problems, signature, uncommitted

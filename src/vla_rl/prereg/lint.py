@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from vla_rl.config.targets import allowed, targets
 from vla_rl.errors import VlaRlError
 from vla_rl.prereg import delta
-from vla_rl.prereg.document import Registration, arm_id
+from vla_rl.prereg.canonical import same
+from vla_rl.prereg.document import Registration, arm_id, plain
 from vla_rl.prereg.freezing import PLACE, effective_config, unfrozen
 from vla_rl.prereg.lint_run import CHECKS, Finding
 
@@ -142,17 +144,18 @@ def _variations(r: Registration) -> Iterator[Finding]:
             delta.lookup(r.config, delta.read_path(path))
         except VlaRlError as error:
             yield Finding("invariance", error.what, "name a key of config")
+    document = plain(r)
     for allowance in r.allowances:
         for path in allowance.paths:
             try:
-                delta.lookup({"config": r.config}, delta.read_path(path)) if path.startswith("config") else None
+                delta.lookup(document, delta.read_path(path))
             except VlaRlError as error:
                 yield Finding(f"allowances[{allowance.id}].paths", error.what, "name a path of the registration")
     for arm in r.arms:
         if arm.id != arm_id(arm.set):
             yield Finding(f"arms[{arm.label}].id", f"its id is {arm_id(arm.set)}, the digest of what it sets")
         for path, value in arm.set.items():
-            if r.levers and not any(_equal(value, each) for each in r.levers.get(path, ())):
+            if r.levers and not any(same(value, each) for each in r.levers.get(path, ())):
                 yield Finding(
                     f"arms[{arm.label}].set", f"{path}={value!r} is no registered value of a lever", "add it to levers"
                 )
@@ -164,21 +167,8 @@ def _variations(r: Registration) -> Iterator[Finding]:
             )
 
 
-def _equal(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and a == b
-
-
 def _targets(r: Registration) -> Iterator[Finding]:
-    allowed = ("vla_rl", *r.config.get("plugins", []))
-
-    def walk(value: Any, path: str) -> Iterator[Finding]:
-        for name, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-            if name == "_target_" or str(name).endswith("._target_"):
-                if not any(str(item).startswith(f"{package}.") for package in allowed):
-                    what = f"{item!r} is outside the allowed packages"
-                    yield Finding(f"{path}.{name}", what, "list its package under plugins")
-            elif isinstance(item, Mapping | list):
-                yield from walk(item, f"{path}.{name}")
-
     for where, values in [("config", r.config), *_named_values(r)]:
-        yield from walk(values, where)
+        for path, target in targets(values, where):
+            if not allowed(target, r.config.get("plugins", [])):
+                yield Finding(path, f"{target!r} is outside the allowed packages", "list its package under plugins")

@@ -14,11 +14,13 @@ from typing import Any
 from vla_rl.config.differences import differences
 from vla_rl.config.schedule import evaluation_steps, training_seeds
 from vla_rl.errors import ConfigError
-from vla_rl.prereg.document import BASELINE, Measurement, Registration
+from vla_rl.prereg.document import Registration
+from vla_rl.prereg.evidence import BASELINE
 from vla_rl.prereg.metrics import misspelt
 from vla_rl.prereg.registered import arms_of, config_of, context, metrics_of_the_claim
 from vla_rl.prereg.rules import measured_for, reached
 from vla_rl.prereg.rules.clustered import ClusterBootstrap
+from vla_rl.prereg.sections import Measurement
 from vla_rl.seeds import check_fresh, check_use, parse_seeds
 
 WIRES_IN_A_ROW = ("collapse", "knockaway", "setback")

@@ -19,10 +19,10 @@ from typing import Any
 from vla_rl import paths
 from vla_rl.errors import ConfigError, UsageError
 from vla_rl.prereg.canonical import file_digest
-from vla_rl.prereg.document import CodePins, EnvironmentPins, FilePins, Pins
 from vla_rl.prereg.git import Git, blob_id, is_bytecode, tree_id
 from vla_rl.prereg.identity import package_versions
 from vla_rl.prereg.imports import foreign_bytecode, links, misplaced, shadows, start_up_hooks
+from vla_rl.prereg.sections import CodePins, EnvironmentPins, FilePins, Pins
 
 LOCK = "constraints.txt"
 ROBOT = "so101_nexus"

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from vla_rl.prereg.document import BASELINE, Arm, Measurement, Registration, Rung
+from vla_rl.prereg.document import Registration
+from vla_rl.prereg.evidence import BASELINE
 from vla_rl.prereg.freezing import effective_config
 from vla_rl.prereg.rules import Context, Planned, reached
+from vla_rl.prereg.sections import Arm, Measurement, Rung
 from vla_rl.seeds import parse_seeds
 
 

@@ -1,8 +1,8 @@
 """Where a registration stands: a pure fold over its ledger.
 
 In: ledger entries. Out: one `State`. Which event may follow in which state is one table (`TRANSITIONS`); an event that
-it does not have is refused before it is written, and a ledger that holds one is broken. Nothing here reads a file or a
-clock. Left out: whether an action is wise (`gates`, `budget`).
+it does not have is refused before it is written, and a ledger that holds one is broken. The fold reads no file and no
+clock; `Attempt.alive` alone asks the operating system. Left out: whether an action is wise (`launchgates`, `budget`).
 """
 
 from __future__ import annotations
@@ -138,7 +138,6 @@ class State:
         primaries: reads that complete it.
         attempts: in order.
         reads: by id, the data of the event that recorded them.
-        looks: by measurement, how often its outcomes were opened.
         opened: names of the evidence that was opened.
         handed_in: those of it that somebody handed in, so that nothing here played it.
         gates: by id, the data of the last judgement.
@@ -159,7 +158,6 @@ class State:
     primaries: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     reads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    looks: Mapping[str, int] = field(default_factory=dict)
     opened: tuple[str, ...] = ()
     handed_in: tuple[str, ...] = ()
     gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -188,7 +186,7 @@ class State:
     @property
     def seen(self) -> str:
         """What has been seen, by what is on record: none, training or outcomes."""
-        return "outcomes" if self.looks or self.reads else "training" if self.attempts else "none"
+        return "outcomes" if self.opened or self.reads else "training" if self.attempts else "none"
 
     def completed(self, rung: str, arm: str) -> Attempt | None:
         """The attempt that came to its end."""
@@ -290,11 +288,10 @@ def _record(state: State, entry: Entry) -> State:
             return replace(state, stops=(*state.stops, {"event": entry.event, **data}))
         case "look":
             _once(data["evidence"] in state.opened, f"{data['evidence']} was opened already")
-            looks = {**state.looks, data["measurement"]: state.looks.get(data["measurement"], 0) + 1}
             opened = (*state.opened, data["evidence"])
             handed_in = (*state.handed_in, *([data["evidence"]] if data.get("handed_in") else []))
             cost = (*state.other_cost, data)
-            return replace(state, looks=looks, opened=opened, handed_in=handed_in, other_cost=cost)
+            return replace(state, opened=opened, handed_in=handed_in, other_cost=cost)
         case "read":
             _once(data["read"] in state.reads, f"{data['read']} is read already")
             return replace(state, reads={**state.reads, data["read"]: data})

@@ -7,6 +7,7 @@ not finite. What is written reads back as the same value.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -40,7 +41,10 @@ class _Loader(_Base):
     yaml_implicit_resolvers = _resolvers()
 
     def construct_yaml_float(self, node: Any) -> float:
-        return float(node.value)
+        number = float(node.value)
+        if not math.isfinite(number):
+            raise yaml.constructor.ConstructorError(None, None, f"{node.value} is no finite number", node.start_mark)
+        return number
 
     def construct_yaml_int(self, node: Any) -> int:
         return int(node.value)

@@ -16,8 +16,7 @@ from typing import Any
 from rich.table import Table
 
 from vla_rl.files import write_atomic
-from vla_rl.prereg.document import BASELINE
-from vla_rl.prereg.evidence import Evidence
+from vla_rl.prereg.evidence import BASELINE, Evidence
 from vla_rl.prereg.folder import Loaded
 from vla_rl.prereg.registered import evidence_arm
 from vla_rl.stats.bootstrap import bootstrap_counts

@@ -1,9 +1,12 @@
 """Thresholds, consecutive rows, recorded numbers."""
 
+import dataclasses
+
 import pytest
 
 from vla_rl.errors import ConfigError
 from vla_rl.prereg.rules import Planned
+from vla_rl.prereg.rules.counts import BinomialTail, Interval
 from vla_rl.prereg.rules.lines import Record, Threshold, Window
 
 
@@ -74,6 +77,35 @@ def test_the_documented_smoke_gates_of_a_two_step_run(make):
     }
     for gate, status in gates.items():
         assert gate.judge(context).status == status and not gate.impossible(context), gate
+
+
+def test_what_does_not_apply_is_left_out_of_counts_and_shares_if_that_is_registered(make):
+    """Five episodes, two of them without an answer; three waves of ten, one without a share."""
+    episodes = make.episodes("m", lifted={0: True, 1: False, 2: None, 3: True, 4: None})
+    rows = make.series("r", episodes=[10, 10, 10], tip_frac=[0.5, None, 0.2])
+    context = make.context(episodes, rows)
+    for statistic, line in (("count", 2), ("share", 2 / 3)):
+        rule = Threshold("m", "lifted", statistic, "at_least", line)
+        assert rule.judge(context).status == "INVALID"
+        outcome = dataclasses.replace(rule, nulls="skip").judge(context)
+        assert (outcome.n, outcome.details["absent"], outcome.estimate) == (3, 2, pytest.approx(line))
+        assert "lifted 2/3" in outcome.sentence and "(2 episodes left out)" in outcome.sentence
+    rule = Threshold("r", "tip_frac", "count", "equals", 7)
+    assert rule.judge(context).status == "MISSING"
+    outcome = dataclasses.replace(rule, nulls="skip").judge(context)
+    assert (outcome.status, outcome.n, outcome.details["absent"]) == ("PASS", 20, 1)
+    outcome = dataclasses.replace(rule, nulls="skip", last=2, line=2).judge(context)
+    assert (outcome.status, outcome.n, outcome.details["absent"]) == ("PASS", 10, 1)
+    assert dataclasses.replace(rule, nulls="skip", last=1, metric="none").judge(context).status == "MISSING"
+
+
+@pytest.mark.parametrize("payload", [{"success": (3, 20)}, {"success": 0.5}])
+def test_there_are_no_last_rows_of_recorded_counts_and_numbers(make, payload):
+    context = make.context(make.recorded("m", **payload))
+    for rule in (Interval("m", 0.5, last=5), BinomialTail("m", 0.5, last=5), Record("m", "success", "count", last=5)):
+        outcome = rule.judge(context)
+        assert outcome.status == "INVALID" and "no rows of which to take the last 5" in outcome.sentence
+    assert any("no rows" in why for why in Record("m", "success", "value", last=5).impossible(context))
 
 
 def test_a_run_with_fewer_rows_than_registered_is_missing(make):

@@ -28,7 +28,9 @@ def judged(rule, direction="increase", **numbers):
     ],
 )
 def test_its_ends_are_held_against_the_line(low, high, direction, requires, status):
-    outcome = judged(StatedInterval("m", "d", requires=requires), direction, d=(low + high) / 2, d_low=low, d_high=high, d_n=100)
+    outcome = judged(
+        StatedInterval("m", "d", requires=requires), direction, d=(low + high) / 2, d_low=low, d_high=high, d_n=100
+    )
     assert (outcome.status, outcome.interval, outcome.n, outcome.level) == (status, (low, high), 100, 0.95)
 
 

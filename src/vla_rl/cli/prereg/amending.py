@@ -15,10 +15,11 @@ from vla_rl.prereg.canonical import file_digest, same
 from vla_rl.prereg.delta import Op, lookup, read_path
 from vla_rl.prereg.document import plain
 from vla_rl.prereg.effects import outdated
-from vla_rl.prereg.folder import Folder, Loaded, not_now, sections
+from vla_rl.prereg.folder import Folder, Loaded, not_now
 from vla_rl.prereg.freezing import complete
 from vla_rl.prereg.ledger import now
 from vla_rl.prereg.lint import findings
+from vla_rl.prereg.parts import SECTION, parts
 from vla_rl.prereg.state import State, allowed
 from vla_rl.report.prereg import operations, show
 
@@ -170,7 +171,7 @@ def _write(target: Folder, amendment: Amendment, before: Effective, after: Effec
             "number": amendment.number,
             "kind": amendment.kind,
             "sha256": file_digest(data),
-            "sections": sections(document),
+            "sections": parts(document, SECTION),
             "primaries": after.registration.primaries(),
             "effects": amendment.effects,
             "outdated": outdated(before.registration, after.registration),

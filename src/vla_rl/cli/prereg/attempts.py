@@ -23,7 +23,7 @@ from vla_rl.errors import EXIT_OK, OutOfMemory, StoppedRun, VlaRlError
 from vla_rl.prereg import freezing, watch
 from vla_rl.prereg.budget import account
 from vla_rl.prereg.document import Registration
-from vla_rl.prereg.folder import Folder, Loaded, root_of
+from vla_rl.prereg.folder import Folder, Loaded, outputs_of, root_of
 from vla_rl.prereg.launchgates import Request, published_name, refusals
 from vla_rl.prereg.pins import Place, file_hashes
 from vla_rl.prereg.process import Process
@@ -99,20 +99,18 @@ def _watch(
     )  # fmt: skip
 
 
-def bury(folder: Folder) -> list[int]:
+def bury(folder: Folder) -> None:
     """Record the end of attempts whose process is gone; the caller holds the lock. They cost until the newest file that
-    they left. Returns their numbers."""
+    they left."""
     if not folder.frozen:
-        return []
-    loaded, buried = folder.load(), []
+        return
+    loaded = folder.load()
     for attempt in loaded.state.running:
         if not attempt.alive:
             run = root_of(folder) / attempt.data["run"]
             wall_h, last = _last_sign(attempt, run)
             why = f"its process is gone; last sign of life {last}"
             record_end(folder, loaded, attempt, how="killed", why=why, wall_h=wall_h)
-            buried.append(attempt.number)
-    return buried
 
 
 def record_end(folder: Folder, loaded: Loaded, attempt: Attempt, *, how: str, why: str, wall_h: float) -> None:
@@ -145,7 +143,7 @@ def _next(folder: Folder, loaded: Loaded, request: Request) -> tuple[int, Path]:
         if (run / "config.yaml").exists():
             return number, run
     name = f"{request.rung}-{request.arm}" + ("-exploratory" if request.exploratory else "")
-    return number, root_of(folder) / "outputs" / "prereg" / folder.id / name / f"attempt_{number:02d}"
+    return number, outputs_of(folder) / name / f"attempt_{number:02d}"
 
 
 def _reader(folder: Folder, loaded: Loaded, request: Request, run: Path) -> ConfigReader:
@@ -267,7 +265,7 @@ def publish(folder: Folder, rung: str, arm: str, run: Path) -> Path:
     from vla_rl.cli.export import export_run
 
     name = published_name(rung, arm)
-    directory = root_of(folder) / "outputs" / "prereg" / folder.id / "published" / name / run.name
+    directory = outputs_of(folder) / "published" / name / run.name
     known = {root_of(folder) / each["directory"] for each in folder.load().state.published.values()}
     if directory.exists() and directory not in known:
         shutil.rmtree(directory)  # of a process that was killed before the ledger knew; the run still has its policy

@@ -22,13 +22,14 @@ from vla_rl.cli.prereg.handing import HandedIn, check_what_it_is_of, take
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import IntegrityError, LaunchRefused, UsageError
-from vla_rl.prereg.document import Arm, Measurement, Registration
+from vla_rl.prereg.document import Registration
 from vla_rl.prereg.evidence import Evidence
-from vla_rl.prereg.folder import Folder, Loaded, root_of
+from vla_rl.prereg.folder import Folder, Loaded, outputs_of, root_of
 from vla_rl.prereg.launchgates import published_name
 from vla_rl.prereg.pins import Place, differences
 from vla_rl.prereg.registered import config_of, evidence_arm
 from vla_rl.prereg.runfiles import copied
+from vla_rl.prereg.sections import Arm, Measurement
 from vla_rl.prereg.state import Attempt
 from vla_rl.report.progress import ProgressView
 from vla_rl.seeds import parse_seeds
@@ -178,13 +179,12 @@ def _play(
 
     registration: Registration = loaded.registration
     name = measurement.id if evidence_arm(arm) is None else f"{measurement.id}@{arm.id}"
-    outputs = root_of(folder) / "outputs" / "prereg" / folder.id
     config = config_of(registration, measurement.rung, arm.id)
     _check_pins(registration, config, measurement)
     checkpoint, receipt = config["policy"]["checkpoint"], None
     if attempt is not None:
         checkpoint, receipt = _exported(folder, loaded, measurement, arm, attempt)
-    directory = _unused(outputs / "evaluations", name)
+    directory = _unused(outputs_of(folder) / "evaluations", name)
     reader = _evaluation(registration, config, measurement, checkpoint, directory)
     started = time.monotonic()
     done = perform(Options((), False, {"video": "none"}), view, reader)

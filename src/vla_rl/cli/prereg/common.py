@@ -70,12 +70,21 @@ def assignments(texts: Sequence[str] | None, where: str) -> dict[str, Any]:
     Raises:
         UsageError: something else, or a path that is given twice.
     """
-    values: dict[str, Any] = {}
+    return {path: yamlfile.load(value.encode(), f"{where} {path}") for path, value in named(texts, where).items()}
+
+
+def named(texts: Sequence[str] | None, where: str) -> dict[str, str]:
+    """``name=text`` as name and text, which is everything behind the first ``=``.
+
+    Raises:
+        UsageError: something else, or a name that is given twice.
+    """
+    values: dict[str, str] = {}
     for text in texts or ():
-        path, equals, value = text.partition("=")
-        if not equals or not path:
-            raise UsageError(f"{text!r} is no assignment", where=where, remedy="write path=value")
-        if path in values:
-            raise UsageError(f"{path} is given twice", where=where)
-        values[path] = yamlfile.load(value.encode(), f"{where} {path}")
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{text!r} is no assignment", where=where, remedy="write name=value")
+        if name in values:
+            raise UsageError(f"{name} is given twice", where=where)
+        values[name] = value
     return values

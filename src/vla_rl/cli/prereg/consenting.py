@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from vla_rl.cli.options import print_json
-from vla_rl.cli.prereg.common import assignments, author, folder, parser
+from vla_rl.cli.prereg.common import author, folder, named, parser
 from vla_rl.errors import EXIT_OK, LaunchRefused, UsageError
 from vla_rl.prereg import state
 from vla_rl.prereg.folder import Folder, Loaded, not_now
@@ -28,7 +28,7 @@ def activate(argv: Sequence[str]) -> int:
     made.add_argument("--done", action="append", metavar="ITEM=EVIDENCE", help="an item and what shows it; repeatable")
     args = made.parse_args(list(argv))
     target = folder(args.id)
-    done = assignments(args.done, "--done")
+    done = named(args.done, "--done")
     with target.ledger.locked():
         loaded = target.load()
         if not state.allowed(loaded.state.name, "activated"):
@@ -41,9 +41,7 @@ def activate(argv: Sequence[str]) -> int:
                     where="--done",
                     remedy=f"the checklist has: {', '.join(items) or 'nothing'}",
                 )
-            target.write(
-                "checked", {"item": name, "evidence": str(evidence), "by": author()}, effective=loaded.effective
-            )
+            target.write("checked", {"item": name, "evidence": evidence, "by": author()}, effective=loaded.effective)
         loaded = target.load()
         missing = standing_against(target, loaded, datetime.now(UTC))
         if not missing:

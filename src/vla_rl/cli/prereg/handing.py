@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.errors import IntegrityError, LaunchRefused, UsageError
-from vla_rl.prereg.document import Arm, Claim, Measurement
 from vla_rl.prereg.evidence import IDENTITY, Evidence, parse
 from vla_rl.prereg.registered import evidence_arm
+from vla_rl.prereg.sections import Arm, Claim, Measurement
 from vla_rl.prereg.state import Attempt
 
 KINDS = {"episodes": "episodes", "counts": "counts", "rows": "series", "values": "numbers"}  # key of a file -> evidence
@@ -70,7 +70,7 @@ def take(
     try:
         found = parse({**blank, "source": {}, **value, **named}, str(path))
     except IntegrityError as error:
-        raise UsageError(error.what, where=error.where or str(path)) from None
+        raise UsageError(error.what, where=error.where or str(path), remedy="correct the file") from None
     if attempt is not None:
         told = {**found.source, "attempt": attempt.number, "made_elsewhere": attempt.elsewhere}
         found = replace(found, source=told)
@@ -107,8 +107,9 @@ def _file_for(files: Sequence[Path], named: Mapping[str, Any], *, alone: bool) -
     raise LaunchRefused(
         f"the data of {named['measurement']} has to be handed in",
         where=f"measurements[{named['measurement']}]",
-        remedy='--from FILE with its numbers: {"values": {...}}, {"counts": {...}}, {"rows": [...]} or '
-        '{"episodes": [...]}' + ("" if alone else f', and "measurement": "{named["measurement"]}" beside them'),
+        remedy='--from FILE with its numbers: {"values": {...}}, {"counts": {...}}, {"episodes": [...]} (for paired '
+        'rules, counts and shares) or {"rows": [...]}'
+        + ("" if alone else f', and "measurement": "{named["measurement"]}" beside them'),
     )
 
 

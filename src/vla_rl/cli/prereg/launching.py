@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from vla_rl.cli.prereg.attempts import bury, run_attempt
 from vla_rl.cli.prereg.common import assignments, folder, parser
 from vla_rl.errors import EXIT_OK, IntegrityError, LaunchRefused, StoppedRun, UsageError, VlaRlError
 from vla_rl.prereg import state
-from vla_rl.prereg.folder import Folder, Loaded
+from vla_rl.prereg.folder import Folder, Loaded, outputs_of
 from vla_rl.prereg.launchgates import Request, refusals
 from vla_rl.prereg.pins import Difference, Place
 from vla_rl.report.progress import ProgressView
@@ -114,18 +114,15 @@ def refused(id: str, request: Request, found: Sequence[Difference]) -> LaunchRef
 
 def _detach(target: Folder, request: Request, argv: Sequence[str], *, as_json: bool) -> int:
     """Start the same command away from this terminal, and prove that it lives."""
-    root = target.path.parent.parent / "outputs" / "prereg" / target.id
-    root.mkdir(parents=True, exist_ok=True)
-    log = _new_log(root, f"{request.rung}-{request.arm}")
+    log = _new_log(outputs_of(target), f"{request.rung}-{request.arm}")
     with open(log, "wb") as out:
         child = subprocess.Popen(
             [sys.executable, "-m", "vla_rl.cli.main", "prereg", "launch", *argv],
             stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-    deadline = time.monotonic() + PROOF_OF_LIFE_S
-    while time.monotonic() < deadline and child.poll() is None:
-        time.sleep(0.1)
-    if child.poll() is not None:
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(PROOF_OF_LIFE_S)
+    if child.returncode is not None:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         if child.returncode == EXIT_OK:
             print(tail)
@@ -141,6 +138,7 @@ def _detach(target: Folder, request: Request, argv: Sequence[str], *, as_json: b
 
 
 def _new_log(root: Path, name: str) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
         path = root / f"{name}.{number}.log"

@@ -19,13 +19,14 @@ from vla_rl.cli.prereg.handing import HandedIn
 from vla_rl.errors import EXIT_OK, IntegrityError, LaunchRefused, UsageError
 from vla_rl.prereg import state
 from vla_rl.prereg.canonical import file_digest
-from vla_rl.prereg.document import Arm, Gate, Measurement, Read
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder, Loaded, not_now
-from vla_rl.prereg.judging import PASS, boundary, evidence_files, fields, gate_decision, judge
+from vla_rl.prereg.judging import PASS, boundary, evidence_files, gate_decision, judge
 from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.parts import FIELD, parts
 from vla_rl.prereg.registered import arms_of, evidence_arm
 from vla_rl.prereg.rules import measured_for
+from vla_rl.prereg.sections import Arm, Gate, Measurement, Read
 from vla_rl.report.progress import ProgressView
 
 
@@ -138,7 +139,7 @@ def _look(target: Folder, collected: Collected) -> None:
         "look",
         {
             "measurement": evidence.measurement, "arm": evidence.arm, "evidence": evidence.name,
-            "sha256": file_digest(data), "fields": fields(record),
+            "sha256": file_digest(data), "fields": parts(record, FIELD),
             "wall_h": round(collected.wall_h, 6), "gpu_h": round(collected.gpu_h, 6), "handed_in": collected.handed_in,
         },
         effective=target.load().effective,
@@ -202,8 +203,9 @@ def _show(target: Folder, item: Read | Gate, recorded: dict[str, Any], *, as_jso
         return
     exploratory = " (exploratory: it was changed after outcomes were seen)" if recorded["exploratory"] else ""
     print(f"{item.role} read {item.id}{exploratory}\n  {item.question}\n  {outcome.line()}")
-    now = target.load().state
-    for rung in target.load().registration.ladder:
+    loaded = target.load()
+    now = loaded.state
+    for rung in loaded.registration.ladder:
         if item.id in rung.proceed_if and rung.id in now.rungs:
             print(f"  boundary of {rung.id}: {now.rungs[rung.id]}")
             for name in (name for name in rung.proceed_if if name in now.reads):

@@ -19,8 +19,8 @@ from vla_rl.prereg import delta, freezing
 from vla_rl.prereg.amendments import Effective
 from vla_rl.prereg.budget import account
 from vla_rl.prereg.delta import Op
-from vla_rl.prereg.folder import Loaded, known
-from vla_rl.prereg.history import History
+from vla_rl.prereg.folder import Folder, Loaded, known
+from vla_rl.prereg.history import History, Problem
 from vla_rl.prereg.registered import config_of
 from vla_rl.prereg.verifying import verify as find_problems
 from vla_rl.report import prereg as tables
@@ -228,16 +228,18 @@ def verify(argv: Sequence[str]) -> int:
         raise UsageError(
             "name registrations, or give --all", where="command line", remedy="--head goes with one of them"
         )
+    head = _head(args.head) if args.head else None
     history = History.of(paths.experiments_dir()) if paths.experiments_dir().is_dir() else None
     committed = history.registered() if history else set()
     ids = sorted({*known(paths.experiments_dir()), *committed}) if args.all else args.ids
     found = {}
     for id in ids:
         target = folder(id)
-        target.load() if not target.frozen and id not in committed else None  # says that there is none
+        if not target.frozen and id not in committed:
+            target.load()  # says that there is none
         found[id] = find_problems(target, history)
-        if args.head:
-            found[id] += _check_head(target.ledger.path, args.head)
+        if head:
+            found[id] += _check_head(target, *head)
     bad = {id: problems for id, problems in found.items() if problems}
     if args.json:
         print_json({id: [vars(problem) for problem in problems] for id, problems in found.items()})
@@ -249,15 +251,16 @@ def verify(argv: Sequence[str]) -> int:
     return EXIT_INTEGRITY if bad else EXIT_OK
 
 
-def _check_head(path: Path, head: str) -> list[Any]:
-    from vla_rl.prereg.history import Problem
+def _head(text: str) -> tuple[int, str]:
+    """Number and hash of a line."""
+    number, _, wanted = text.partition(":")
+    if not number.isdecimal() or not wanted:
+        raise UsageError(f"{text!r} is no head", where="--head", remedy="vla-rl prereg status ID --json has it: head")
+    return int(number), wanted
 
-    number, _, wanted = head.partition(":")
-    lines = path.read_bytes().split(b"\n")
-    if not number.isdigit() or not wanted:
-        raise UsageError(f"{head!r} is no head", where="--head", remedy="vla-rl prereg status ID --json has it: head")
-    at = int(number)
-    line = lines[at - 1] if 0 < at <= len(lines) else b""
-    if not wanted or f'"hash":"{wanted}'.encode() not in line:
-        return [Problem(f"{path}, line {at}", "it is not the line that was noted")]
-    return []
+
+def _check_head(target: Folder, at: int, wanted: str) -> list[Problem]:
+    lines = target.ledger.stored().split(b"\n")
+    if 0 < at <= len(lines) and f'"hash":"{wanted}'.encode() in lines[at - 1]:
+        return []
+    return [Problem(f"{target.ledger.path}, line {at}", "it is not the line that was noted")]

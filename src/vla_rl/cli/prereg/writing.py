@@ -14,14 +14,16 @@ from vla_rl.errors import EXIT_OK, ConfigError, UsageError
 from vla_rl.prereg import anchor, freezing, yamlfile
 from vla_rl.prereg.amendments import start
 from vla_rl.prereg.canonical import SCHEMA, file_digest, same
-from vla_rl.prereg.document import DRAFT_FILE, ComposedFrom, Draft, Meta, Registration, read_draft
-from vla_rl.prereg.folder import Folder, sections
+from vla_rl.prereg.document import DRAFT_FILE, Draft, Registration, read_draft
+from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.git import Git, tree_id
 from vla_rl.prereg.imports import links
 from vla_rl.prereg.ledger import LEDGER, now
 from vla_rl.prereg.lint import findings
 from vla_rl.prereg.lint_run import Finding
+from vla_rl.prereg.parts import SECTION, parts
 from vla_rl.prereg.pins import Place, take
+from vla_rl.prereg.sections import ComposedFrom, Meta
 
 HEADER = (
     "# Frozen. It is changed by amendments only (vla-rl prereg amend {id}); any edit of it fails verify.\n"
@@ -158,7 +160,7 @@ def _write(target: Folder, document: dict[str, Any]) -> None:
             "registered",
             {
                 "sha256": file_digest(data),
-                "sections": sections(document),
+                "sections": parts(document, SECTION),
                 "primaries": effective.registration.primaries(),
                 "objection_h": effective.registration.activation.objection_h,
             },

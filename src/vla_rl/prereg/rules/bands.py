@@ -155,7 +155,7 @@ class Bands(Rule):
 
     def _impossible(self, context: Context) -> Iterator[str]:
         yield from faults_of_rows(context, self.measurement, self.last)
-        yield from faults_of_statistic(context, self.measurement, self.statistic)
+        yield from faults_of_statistic(context, self.measurement, self.statistic, self.last)
         if self.rate is not None:
             effect = context.effect(self.effect, self.metric)
             yield from faults_of_shares(rate=context.number(self.rate), effect=effect)

@@ -149,14 +149,16 @@ class Context:
             raise Unjudged("MISSING", f"{name} has {len(found.rows)} of {planned.steps} registered rows")
         return found
 
-    def count(self, measurement: str, metric: str, last: int | None = None) -> tuple[int, int]:
+    def count(
+        self, measurement: str, metric: str, last: int | None = None, *, skip_null: bool = False
+    ) -> tuple[int, int]:
         """(k, n) of a measurement (`Evidence.count`); recorded counts must have the registered n.
 
         Raises:
             Unjudged: as `one`, or no such count.
         """
         found, planned = self.one(measurement), self.planned[measurement]
-        k, n = found.count(metric, last=last)
+        k, n = found.count(metric, last=last, skip_null=skip_null)
         if n == 0:
             raise Unjudged("MISSING", f"{found.name} counts {metric} over nothing")
         if found.kind == "counts" and planned.n is not None and n != planned.n:

@@ -69,7 +69,7 @@ class Threshold(Rule):
 
     def _impossible(self, context: Context) -> Iterator[str]:
         yield from faults_of_rows(context, self.measurement, self.last)
-        yield from faults_of_statistic(context, self.measurement, self.statistic)
+        yield from faults_of_statistic(context, self.measurement, self.statistic, self.last)
         line, reach = context.number(self.line), bounds(context, self.measurement, self.statistic, self.last)
         if self.statistic == "share":
             reach = reach or (0, 1)
@@ -207,4 +207,4 @@ class Record(Rule):
 
     def _impossible(self, context: Context) -> Iterator[str]:
         yield from faults_of_rows(context, self.measurement, self.last)
-        yield from faults_of_statistic(context, self.measurement, self.statistic)
+        yield from faults_of_statistic(context, self.measurement, self.statistic, self.last)

@@ -63,11 +63,7 @@ def quantity(
         Unjudged: it cannot be read from what was measured.
     """
     if statistic in ("count", "share"):
-        k, n = context.count(measurement, metric, last)
-        low, high = clopper_pearson(k, n, LEVEL)
-        if statistic == "share":
-            return Quantity(Fraction(k, n), n, (low, high), 0, f"{metric} {k}/{n} = {k / n:.4g}")
-        return Quantity(Fraction(k), n, (low * n, high * n), 0, f"{metric} {k}/{n}")
+        return _counted(context, measurement, metric, statistic, last, skip_null)
     evidence = context.one(measurement)
     if statistic == "value":
         number = evidence.number(metric)
@@ -91,15 +87,35 @@ def quantity(
     return Quantity(value, len(values), interval, absent, f"{statistic} of {metric} {value:.4g} over {of}")
 
 
+def _counted(
+    context: Context, measurement: str, metric: str, statistic: Statistic, last: int | None, skip_null: bool
+) -> Quantity:
+    k, n = context.count(measurement, metric, last, skip_null=skip_null)
+    low, high = clopper_pearson(k, n, LEVEL)
+    evidence, absent = context.one(measurement), 0
+    if skip_null and evidence.kind == "series":
+        absent = [value for _, value in evidence.series(metric)][-(last or 0) :].count(None)
+    elif skip_null and evidence.kind == "episodes":
+        absent = len(evidence.episodes) - n
+    told = f"{metric} {k}/{n}" + (f" = {k / n:.4g}" if statistic == "share" else "")
+    if absent:
+        told += f" ({absent} {'rows' if evidence.kind == 'series' else 'episodes'} left out)"
+    if statistic == "share":
+        return Quantity(Fraction(k, n), n, (low, high), absent, told)
+    return Quantity(Fraction(k), n, (low * n, high * n), absent, told)
+
+
 def bounds(context: Context, measurement: str, statistic: Statistic, last: int | None) -> tuple[int, int] | None:
     """(least, largest) count that a statistic can reach in the registered n; None if it is no count or n is unknown."""
     n = context.planned_trials(measurement, last)
     return (0, n) if statistic == "count" and n is not None else None
 
 
-def faults_of_statistic(context: Context, measurement: str, statistic: Statistic) -> list[str]:
+def faults_of_statistic(context: Context, measurement: str, statistic: Statistic, last: int | None) -> list[str]:
     """Why a statistic cannot be read from a kind of measurement."""
     kind = context.planned[measurement].kind
+    if statistic == "value" and last is not None:
+        return [f"a recorded number has no rows of which to take the last {last}"]
     if kind == "recorded" and statistic not in ("count", "share", "value"):
         return [f"{measurement} records counts or numbers, of which there is no {statistic}; use value"]
     if kind != "recorded" and statistic == "value":
