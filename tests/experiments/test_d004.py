@@ -1,12 +1,10 @@
 """D004: GRPO R2. Published: 7 of 100 in the band, preflight PASS at 8, wave 0 aborts at 0.00 and passes at 0.50, parity
 PASS, a retry does not fit the budget, closed without a primary read."""
 
-import json
 from dataclasses import replace
 
 import pytest
-from bench import Bench, prereg, refused
-from encoded import EXPERIMENTS, Encoded, count, encoded, number, row
+from encoded import Encoded, count, encoded, number, row
 
 from vla_rl.prereg.amendments import start
 from vla_rl.prereg.budget import account
@@ -14,12 +12,10 @@ from vla_rl.prereg.delta import Op, apply, lookup, read_path
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.judging import judge, verdict_of
 from vla_rl.prereg.lint import findings
-from vla_rl.prereg.pins import Place
 from vla_rl.prereg.state import fold
 from vla_rl.stats.groups import mixed_share
 
 ID = "D004-grpo-r2"
-DRAFT = EXPERIMENTS / ID / "draft.yaml"
 WON = (34, 35, 63, 68, 71, 91, 96)
 
 
@@ -301,71 +297,3 @@ def test_a_streak_on_a_captured_baseline_needs_a_wave_more():
     assert refused_with("config.run.steps", 3)[0] == (
         "config.tripwires.knockaway: the armed wire knockaway needs 4 waves, and the rung main has 3: it cannot fire"
     )
-
-
-@pytest.fixture
-def draft(tmp_path, monkeypatch):
-    """The draft alone, in a repository of its own, frozen as it was with no checkpoint here."""
-    made = Bench.make(tmp_path / "repo")
-    monkeypatch.setenv("VLA_RL_EXPERIMENTS", str(made.experiments))
-    monkeypatch.setattr(Place, "here", classmethod(lambda cls: made.place()))
-    monkeypatch.chdir(made.root)
-    source = encoded(ID).loaded.versions[0].registration
-    made.draft(DRAFT.read_text(), ID)
-    assert prereg("freeze", ID, "--absent", *source.meta.composed_from.overrides) == 0
-    made.commit("Freeze")
-    return made
-
-
-def activated(bench) -> None:
-    done = [f"--done={item.id}=x" for item in encoded(ID).loaded.versions[0].registration.activation.checklist]
-    assert prereg("activate", ID, *done) == 0
-
-
-def exam(bench, wins: int, head: str = "ar") -> str:
-    path = bench.root / "outputs" / "exam.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"counts": {"success": [wins, 100]}, "head": head, "temperature": 0.0}))
-    return str(path)
-
-
-def test_a_verdict_on_the_flow_head_is_not_taken_for_the_exam(draft, capsys):
-    activated(draft)
-    says = "of the head flow, and base_count is registered for ar"
-    refused(capsys, 2, "read", ID, "competence", "--from", exam(draft, 44, "flow"), says=says)
-
-
-def test_without_the_checkpoint_a_launch_says_exactly_what_is_missing(draft, capsys):
-    activated(draft)
-    told = refused(capsys, 4, "launch", ID, "--check", says="2 things stand against launching")
-    assert "grasp-sft-stage-c-endpoint is not there" in told and "the gate competence is not judged" in told
-
-
-def test_with_a_checkpoint_it_is_launchable_once_the_exam_is_passed(draft, capsys):
-    activated(draft)
-    words = ("--reason", "the checkpoint is here", "--kind", "scientific", "--data-seen", "none")
-    assert prereg("amend", ID, "--set", "config.policy.checkpoint=bundled:tiny_full", "--repin", *words) == 0
-    draft.commit("Amend")
-    assert prereg("read", ID, "competence", "--from", exam(draft, 20)) == 0
-    assert prereg("launch", ID, "--check") == 0
-
-
-@pytest.mark.parametrize("wins", [19, 4])
-def test_an_exam_that_is_not_passed_holds_the_run_back(draft, capsys, wins):
-    activated(draft)
-    assert prereg("read", ID, "competence", "--from", exam(draft, wins)) == 0
-    refused(capsys, 4, "launch", ID, "--check", says="the gate competence says " + ("BAND" if wins == 19 else "ABORT"))
-    refused(capsys, 4, "override", ID, "competence", "--reason", "x")  # none is registered in the draft
-
-
-def test_a_hypothesis_cannot_follow_the_bar_down(draft, capsys):
-    lower = ("amend", ID, "--set", "claim.hypothesis=From 7 of 100 on", "--reason", "A3", "--kind", "scientific")
-    refused(capsys, 2, *lower, "--data-seen", "none", says="claim.hypothesis is closed for good")
-
-
-def test_another_clutter_than_the_stated_one_is_refused(draft, capsys):
-    overrides = encoded(ID).loaded.versions[0].registration.meta.composed_from.overrides
-    draft.draft(DRAFT.read_text(), "E2")
-    patched = [*overrides, "sim.look.clutter=patches"]
-    says = "the run does not render the look 'documented_v3': clutter differ"
-    refused(capsys, 2, "freeze", "E2", "--absent", "--check", *patched, says=says)

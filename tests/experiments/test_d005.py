@@ -4,11 +4,9 @@ do not meet, moved to 1e-4 with a reason."""
 import math
 
 import pytest
-from bench import Bench, prereg, refused
-from encoded import EXPERIMENTS, count, encoded, number
+from encoded import count, encoded, number
 
 from vla_rl.prereg.judging import verdict_of
-from vla_rl.prereg.pins import Place
 
 ID = "D005-replay-parity"
 TURNS = {
@@ -70,49 +68,3 @@ def test_the_instrument_holds_and_the_sentence_says_of_what():
     reads["masks_v2"] = {**reads["masks_v2"], "outcome": outcome.record()}
     changed = type(state)(**{**vars(state), "reads": reads})
     assert verdict_of(encoded(ID).loaded.effective, changed).verdict == "REFUTED"
-
-
-@pytest.fixture
-def draft(tmp_path, monkeypatch):
-    """The draft alone, in a repository of its own, frozen with nothing of the policy here."""
-    made = Bench.make(tmp_path / "repo")
-    monkeypatch.setenv("VLA_RL_EXPERIMENTS", str(made.experiments))
-    monkeypatch.setattr(Place, "here", classmethod(lambda cls: made.place()))
-    monkeypatch.chdir(made.root)
-    made.draft((EXPERIMENTS / ID / "draft.yaml").read_text(), ID)
-    overrides = encoded(ID).loaded.versions[0].registration.meta.composed_from.overrides
-    assert prereg("freeze", ID, "--absent", *overrides) == 0
-    made.commit("Freeze")
-    assert prereg("activate", ID) == 0
-    return made
-
-
-def test_without_checkpoint_and_codec_a_launch_says_exactly_what_is_missing(draft, capsys):
-    told = refused(capsys, 4, "launch", ID, "--check", says="2 things stand against launching")
-    assert "allenai/MolmoAct2-SO100_101 is not there" in told
-    assert "allenai/MolmoAct2-FAST-Tokenizer is not there" in told
-
-
-def test_with_both_it_is_launchable_once_their_files_are_pinned(draft):
-    for name in ("MolmoAct2-SO100_101", "MolmoAct2-FAST-Tokenizer"):
-        (draft.root / "allenai" / name).mkdir(parents=True)
-        (draft.root / "allenai" / name / "file").write_text(name)
-    (draft.root / ".gitignore").write_text("outputs/\nallenai/\n")
-    words = ("--reason", "the release is here", "--kind", "operational", "--data-seen", "none")
-    assert prereg("amend", ID, "--repin", *words) == 0
-    draft.commit("Amend")
-    assert prereg("launch", ID, "--check") == 0
-
-
-def test_a_bound_may_not_be_moved_without_saying_that_its_outcome_was_seen(draft, capsys):
-    file = draft.root / "outputs" / "handed.json"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text('{"values": {"worst_token_v1": 4.4e-5, "worst_token_v2": 5.7e-5}}')
-    assert prereg("read", ID, "bound_v1", "--from", str(file)) == 0
-    move = ("amend", ID, "--set", "constants.same_decomposition=1.0e-4", "--reason", "x", "--kind", "scientific")
-    refused(capsys, 2, *move, "--data-seen", "none", says="outcomes were opened")
-    assert prereg(*move, "--data-seen", "outcomes") == 0
-    refused(capsys, 0, "read", ID, "bound_v1", says="FAIL: worst_token_v1 4.4e-05, not <= 1e-05")  # as it was judged
-    assert prereg("read", ID, "bound_v2") == 0  # which is exploratory now
-    last = draft.ledger(ID)[-1]["data"]
-    assert last["read"] == "bound_v2" and last["outcome"]["status"] == "PASS" and last["exploratory"] is True
