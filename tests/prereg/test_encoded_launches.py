@@ -66,6 +66,7 @@ def test_with_a_checkpoint_it_is_launchable_once_the_exam_is_passed(draft, capsy
     assert prereg("launch", R2, "--check") == 0
 
 
+@pytest.mark.slow  # bands are tried in test_d004; here each holds back a launch
 @pytest.mark.parametrize("wins", [19, 4])
 def test_an_exam_that_is_not_passed_holds_the_run_back(draft, capsys, wins):
     activated(draft)
@@ -86,12 +87,14 @@ def test_another_clutter_than_the_stated_one_is_refused(draft, capsys):
     refused(capsys, 2, "freeze", "E2", "--absent", "--check", *patched, says=says)
 
 
+@pytest.mark.slow  # as the same of R2
 def test_without_checkpoint_and_codec_a_launch_says_exactly_what_is_missing(parity, capsys):
     told = refused(capsys, 4, "launch", PARITY, "--check", says="2 things stand against launching")
     assert "allenai/MolmoAct2-SO100_101 is not there" in told
     assert "allenai/MolmoAct2-FAST-Tokenizer is not there" in told
 
 
+@pytest.mark.slow  # as the same of R2
 def test_with_both_it_is_launchable_once_their_files_are_pinned(parity):
     for name in ("MolmoAct2-SO100_101", "MolmoAct2-FAST-Tokenizer"):
         (parity.root / "allenai" / name).mkdir(parents=True)
