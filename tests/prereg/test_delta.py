@@ -88,4 +88,13 @@ def test_only_leaves_that_exist_can_be_set():
     for path in ("optim", "optim.rate", "eval.at_steps.x"):
         with pytest.raises(ConfigError):
             set_values(document, {path: 1}, where="--set")
+
+
+def test_one_component_takes_the_place_of_another_as_a_whole_and_no_section_does():
+    document = {"reward": {"_target_": "a.V1", "bonus": 1.0, "floor": None}, "optim": {"lr": 1e-6}}
+    (op,) = set_values(document, {"reward": {"_target_": "a.V2", "bonus": 2.0}}, where="set")
+    assert apply([op], document)["reward"] == {"_target_": "a.V2", "bonus": 2.0}
+    for values in ({"reward": {"bonus": 2.0}}, {"optim": {"lr": 2e-6}}, {"optim": {"_target_": "a.V2"}}):
+        with pytest.raises(ConfigError, match="is a section, not a value"):
+            set_values(document, values, where="set")
     assert lookup(document, read_path("eval.at_steps")) == [1]

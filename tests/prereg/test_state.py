@@ -48,6 +48,8 @@ TOLD = {
                  "set": {}, "process": PROCESS, "on_gpu": False},
     "attempt_ended": {"attempt": 1, "how": "finished", "why": "", "wall_h": 0.1, "gpu_h": 0.0, "files": {}, "step": 1,
                       "policy_digest": None, "base_digest": None},
+    "attempt_recorded": {"attempt": 2, "rung": "main", "arm": "baseline", "exploratory": False, "how": "failed",
+                         "why": "w", "source": "a report", "wires": [], "wall_h": 0.1, "gpu_h": None, "step": None},
     "tripwire": {"attempt": 1, "wires": ["collapse"], "why": "w"},
     "budget": {"attempt": 1, "wires": ["budget.wall_h"], "why": "w"},
     "look": {"measurement": "m", "arm": None, "evidence": "m", "sha256": "0", "fields": {}, "wall_h": 0, "gpu_h": 0},
@@ -68,7 +70,8 @@ TABLE = {
     DRAFT: {REGISTERED: "registered"},
     REGISTERED: {REGISTERED: f"objected answered gate_refused amended checked {NOTES}", ACTIVE: "activated",
                  WITHDRAWN: "withdrawn", SUPERSEDED: "superseded"},
-    ACTIVE: {ACTIVE: f"objected answered gate_refused amended launched {WORK} {NOTES}", HALTED: "tripwire budget",
+    ACTIVE: {ACTIVE: f"objected answered gate_refused amended launched attempt_recorded {WORK} {NOTES}",
+             HALTED: "tripwire budget",
              CLOSED: "closed", WITHDRAWN: "withdrawn", SUPERSEDED: "superseded"},
     HALTED: {HALTED: f"objected answered gate_refused tripwire budget {WORK} {NOTES}", ACTIVE: "amended",
              CLOSED: "closed", WITHDRAWN: "withdrawn", SUPERSEDED: "superseded"},
@@ -106,6 +109,14 @@ def test_the_table_is_exhausted():
 def test_a_halted_registration_goes_on_by_an_amendment_and_by_nothing_else():
     assert [e for e in EVENTS if allowed(HALTED, e) and TRANSITIONS[HALTED][e] == ACTIVE] == ["amended"]
     assert not allowed(HALTED, "launched")
+
+
+def test_a_recorded_attempt_halts_if_it_was_stopped_and_counts():
+    stopped = {**TOLD["attempt_recorded"], "how": "stopped", "wires": ["clip"]}
+    now = advance(state(ACTIVE), entry("attempt_recorded", stopped))
+    assert now.name == HALTED and now.stops[-1]["why"] == "w" and now.attempts[-1].elsewhere == "a report"
+    assert advance(state(ACTIVE), entry("attempt_recorded", {**stopped, "exploratory": True})).name == ACTIVE
+    assert now.attempts[-1].hours == 0.1 and not now.attempts[-1].finished
 
 
 def test_a_complete_registration_takes_no_amendment_and_no_launch():
@@ -155,7 +166,7 @@ def test_a_ledger_with_an_event_that_cannot_follow_is_broken_and_the_line_is_nam
     for name, event in product(("registered", "activated"), EVENTS):
         upto = [e for e in good if e.event in ("registered", name)]
         bad = [*upto, entry(event, seq=len(upto))]
-        if not allowed(fold(upto).name, event) or event == "attempt_ended":
+        if not allowed(fold(upto).name, event) or event in ("attempt_ended", "attempt_recorded"):
             with pytest.raises(IntegrityError) as error:
                 fold(bad, "L")
             assert error.value.where == f"L, line {len(bad)}: event"

@@ -471,6 +471,22 @@ def test_the_distance_to_step_0_is_measured_after_each_update(reference):
     assert all(kl > 0 for kl in kls) and all(not row["rolled_back"] for row in read(path, "train.jsonl"))
 
 
+def test_a_resumed_run_is_anchored_to_step_0_and_not_to_the_weights_that_it_goes_on_from(tmp_path):
+    """The anchor is taken before a checkpoint is put in place: the other way round it would move with every resume."""
+    finish(toy_trainer(tmp_path / "run", steps=1))
+    anchored, live = set(), []
+
+    def on_event(event):
+        with resumed.anchor.installed():
+            anchored.add(resumed.policy.digest())
+        live.append(resumed.policy.digest())
+
+    resumed = toy_trainer(tmp_path / "run", steps=2, on_event=on_event)
+    finish(resumed)
+    first, second = (load_checkpoint(path).state["policy_digest"] for path in checkpoints(resumed.run_dir.checkpoints))
+    assert anchored == {tiny_policy().digest()} and live[-1] == second and first in live
+
+
 def test_an_update_beyond_the_trust_region_is_undone_and_recorded(reference, tmp_path):
     trainer = toy_trainer(tmp_path / "run", loss=LossConfig(trust_region=1e-12))
     before = trainer.policy.digest()

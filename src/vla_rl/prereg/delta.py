@@ -156,7 +156,7 @@ def lookup(document: Mapping[str, Any], path: Path) -> Any:
 
 
 def set_values(document: Mapping[str, Any], values: Mapping[str, Any], *, where: str) -> list[Op]:
-    """Operations that set leaves which exist: ``{"optim.lr": 1e-6}`` against a document.
+    """Operations that set leaves which exist, ``{"optim.lr": 1e-6}``, or put one component in the place of another.
 
     Raises:
         ConfigError: a path that the document does not have.
@@ -165,11 +165,16 @@ def set_values(document: Mapping[str, Any], values: Mapping[str, Any], *, where:
     for text, value in values.items():
         path = read_path(text)
         before = lookup(document, path)
-        if isinstance(before, Mapping) or (isinstance(before, list) and not isinstance(value, list)):
+        section = isinstance(before, Mapping) and not (_is_component(before) and _is_component(value))
+        if section or (isinstance(before, list) and not isinstance(value, list)):
             raise ConfigError(f"{text} is a section, not a value", where=where, remedy="name one of its keys")
         if not same(before, value):
             ops.append(Op("set", path, before, value))
     return ops
+
+
+def _is_component(value: Any) -> bool:
+    return isinstance(value, Mapping) and "_target_" in value
 
 
 def overlaps(a: Path, b: Path) -> bool:

@@ -39,6 +39,10 @@ DATA: dict[str, dict[str, Any]] = {
         "attempt": int, "how": str, "why": str, "wall_h": _NUMBER, "gpu_h": _NUMBER, "files": _DIGESTS, "step": int,
         "policy_digest": _TEXT, "base_digest": _TEXT,
     },
+    "attempt_recorded": {
+        "attempt": int, "rung": str, "arm": str, "exploratory": bool, "how": str, "why": str, "source": str,
+        "wires": _TEXTS, "wall_h": (*_NUMBER, type(None)), "gpu_h": (*_NUMBER, type(None)), "step": (int, type(None)),
+    },
     "tripwire": _STOP,
     "budget": _STOP,
     "look": {

@@ -104,12 +104,36 @@ def verdict_of(effective: Effective, state: State) -> Verdict:
         for name, data in state.gates.items()
         if data["decision"] == ABORT or (data["decision"] == BAND and name not in state.once_overridden)
     ]
-    halted = state.stops[-1]["why"] if state.name == HALTED and state.stops else None
+    halted = state.stops[-1]["why"] if state.name == HALTED and state.stops else _stopped_at(registration, state)
     claimed = Claimed(
         claim.hypothesis, unit=claim.unit, scenes=_scenes(registration), protocol=claim.protocol, head=claim.head,
-        family=claim.family,
+        family=claim.family, handed_in=handed_in(registration, state),
     )  # fmt: skip
     return judge_claim(claimed, reads, registration.falsifiers, faults=faults, halted=halted)
+
+
+def _stopped_at(registration: Registration, state: State) -> str | None:
+    """A boundary that keeps a primary read from ever being taken."""
+    if all(read in state.reads for read in registration.primaries()):
+        return None
+    stopped = [rung for rung, decision in state.rungs.items() if decision == STOP]
+    if not stopped:
+        return None
+    _, reads = boundary(registration, stopped[0], state.reads)
+    return f"the boundary of {stopped[0]} says STOP ({', '.join(reads)})"
+
+
+def handed_in(registration: Registration, state: State) -> str:
+    """What was not played here of that which the reads on record rest on, in words; empty if everything was."""
+    told = []
+    noted = {read.id for read in registration.reads if read.role == "record"}
+    judged = {**{name: data for name, data in state.reads.items() if name not in noted}, **state.gates}
+    used = {name for data in judged.values() for name in data["evidence"]}
+    if names := [name for name in state.handed_in if name in used]:
+        told.append(f"Handed in and not played here: {', '.join(names)}.")
+    if made := sum(attempt.elsewhere is not None for attempt in state.attempts):
+        told.append(f"Made by other software: {made} of {len(state.attempts)} attempts.")
+    return " ".join(told)
 
 
 def verdict_record(effective: Effective, state: State) -> dict[str, Any]:

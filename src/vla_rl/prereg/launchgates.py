@@ -85,6 +85,16 @@ def against(folder: Folder, loaded: Loaded, request: Request) -> list[Difference
     return found
 
 
+def out_of_order(loaded: Loaded, request: Request) -> list[Difference]:
+    """What the registration itself has against an attempt, wherever it was made: gates, ladder, constants, and another
+    attempt that counts."""
+    found = [each for each in _attempts(loaded, request) if not request.exploratory]
+    if request.exploratory:
+        return found
+    before = [each for each in _ladder(loaded, request) if not each.where.endswith("starts_from")]
+    return [*found, *before, *_gates(loaded, request), *_deferred(loaded.registration, request)]
+
+
 def _history(folder: Folder, registration: Registration) -> list[Difference]:
     history = History.of(folder.path)
     if history is None:
@@ -125,14 +135,13 @@ def _attempts(loaded: Loaded, request: Request) -> list[Difference]:
         return found
     if done := now.completed(request.rung, request.arm):
         what = f"this rung and arm has its run: attempt {done.number}"
-        found.append(
-            Difference(what, done.data["run"], f"vla-rl prereg read {id} READ; a second run would be a choice")
-        )
+        found.append(Difference(what, done.place, f"vla-rl prereg read {id} READ; a second run would be a choice"))
     earlier = now.of(request.rung, request.arm)
     fresh = not request.resume and earlier and earlier[-1].utc > now.since  # nothing was amended meanwhile
     if fresh and not earlier[-1].finished:
         what = f"attempt {earlier[-1].number} of it can go on; a fresh start would be a choice between runs"
-        found.append(Difference(what, earlier[-1].data["run"], "--resume, or amend first, with the reason"))
+        remedy = "amend first, with the reason"
+        found.append(Difference(what, earlier[-1].place, remedy if earlier[-1].elsewhere else f"--resume, or {remedy}"))
     if request.resume and not now.of(request.rung, request.arm):
         found.append(Difference("there is no attempt to go on with", "--resume", "leave --resume away"))
     return found
@@ -159,6 +168,11 @@ def _ladder(loaded: Loaded, request: Request) -> list[Difference]:
     if rung.starts_from != "base" and not known and now.completed(rung.starts_from, request.arm) is None:
         what = f"the checkpoint of {rung.starts_from} that {rung.id} starts from is not there"
         found.append(Difference(what, f"ladder[{rung.id}].starts_from", f"{launch} {rung.starts_from}"))
+    made = now.completed(rung.starts_from, request.arm)
+    if made is not None and made.elsewhere and not known:
+        what = f"other software made {rung.starts_from}, and its checkpoint is not here"
+        remedy = "start from a base: amend ladder and policy.checkpoint"
+        found.append(Difference(what, f"ladder[{rung.id}].starts_from", remedy))
     return found
 
 
@@ -169,6 +183,9 @@ def _files(folder: Folder, loaded: Loaded, request: Request) -> list[Difference]
     if request.resume and request.exploratory:
         what = "an exploratory run begins anew: going on with the registered one would change it"
         found.append(Difference(what, "--resume", "leave --resume or --exploratory away"))
+    elif request.resume and attempts and attempts[-1].elsewhere:
+        what = f"attempt {attempts[-1].number} was made by other software, and nothing of it is here"
+        found.append(Difference(what, attempts[-1].place, "leave --resume away"))
     elif request.resume and attempts and (end := attempts[-1].end) is not None:
         run = root / attempts[-1].data["run"]
         what = f"it is not what attempt {attempts[-1].number} left"

@@ -97,10 +97,14 @@ def _training_seeds(
 def _measurements(r: Registration) -> Iterator[Finding]:
     for m in r.measurements:
         where = f"measurements[{m.id}]"
-        if m.kind != "evaluation":
+        if m.kind == "series" and m.step is not None:
+            steps = min(config_of(r, m.rung, arm.id)["run"]["steps"] for arm in arms_of(r, m))
+            if not 1 <= m.step <= steps:
+                yield Finding(f"{where}.step", f"a run of {steps} has no row {m.step}", f"1 to {steps}, or null")
+        if m.kind == "series":
             continue
         other = [name for name in ("head", "look") if getattr(m, name) not in (None, getattr(r.claim, name))]
-        if m.played_by == "run":
+        if m.kind == "evaluation" and m.played_by == "run":
             if other:
                 what = f"the run trains and renders {r.claim.head}/{r.claim.look}, this asks for another {other[0]}"
                 yield Finding(f"{where}.{other[0]}", what, "played_by: read")
@@ -141,7 +145,7 @@ def _seeds(r: Registration) -> Iterator[Finding]:
     }
     primary = measured_for(r.rules(), *r.primaries())
     for m in r.measurements:
-        if m.kind != "evaluation":
+        if m.kind == "series" or (m.kind == "recorded" and m.seeds is None):
             continue
         where = f"measurements[{m.id}].seeds"
         try:

@@ -71,8 +71,13 @@ class Difference:
     remedy: str
 
 
-def take(config: Mapping[str, Any], place: Place, command: list[str], draft: bytes | None) -> Pins:
+def take(
+    config: Mapping[str, Any], place: Place, command: list[str], draft: bytes | None, *, absent: bool = False
+) -> Pins:
     """Everything as it is now.
+
+    Args:
+        absent: a checkpoint or codec that is not there is pinned by its name alone; nothing launches on such a pin.
 
     Raises:
         ConfigError: a checkpoint that is not there, or a hub id without a full commit.
@@ -87,8 +92,8 @@ def take(config: Mapping[str, Any], place: Place, command: list[str], draft: byt
             base_commit=git.head() if git else None,
             plugins={name: _plugin_tree(name) for name in config.get("plugins", [])},
         ),
-        checkpoint=_checkpoint(config.get("policy", {}), "checkpoint", "revision"),
-        codec=_checkpoint(config.get("policy", {}), "fast_tokenizer", "fast_revision"),
+        checkpoint=_checkpoint(config.get("policy", {}), "checkpoint", "revision", absent),
+        codec=_checkpoint(config.get("policy", {}), "fast_tokenizer", "fast_revision", absent),
         robot=_robot(),
         packages=package_versions(),
         environment=EnvironmentPins({name: os.environ.get(name) for name in VARIABLES}, start_up_hooks()),
@@ -217,17 +222,24 @@ def _environment_differences(pinned: EnvironmentPins) -> list[Difference]:
     return found
 
 
-def _checkpoint(policy: Mapping[str, Any], name_key: str, revision_key: str) -> FilePins | None:
+def named_only(pinned: FilePins | None) -> bool:
+    """Whether it was not there when it was pinned, so that nothing is known of it but its name."""
+    return pinned is not None and not pinned.files and pinned.revision is None
+
+
+def _checkpoint(policy: Mapping[str, Any], name_key: str, revision_key: str, absent: bool) -> FilePins | None:
     name, revision = policy.get(name_key), policy.get(revision_key)
     if name is None:
         return None
     directory = _checkpoint_directory(name)
     if directory is None:
+        if revision is None and absent:
+            return FilePins(name, None, {})
         if not (isinstance(revision, str) and _HEX40.fullmatch(revision)):
             raise ConfigError(
                 f"{name!r} is neither a directory nor a hub id pinned to a commit",
                 where=f"policy.{name_key}",
-                remedy=f"name a directory, or give policy.{revision_key} as 40 hex digits",
+                remedy=f"name a directory, or give policy.{revision_key} as 40 hex digits; --absent freezes without it",
             )
         return FilePins(name, revision, {})
     return FilePins(name, revision, file_hashes(directory))
@@ -235,6 +247,10 @@ def _checkpoint(policy: Mapping[str, Any], name_key: str, revision_key: str) -> 
 
 def _file_differences(key: str, pinned: FilePins | None) -> list[Difference]:
     directory = _checkpoint_directory(pinned.name) if pinned else None
+    if pinned is not None and named_only(pinned):
+        where = "is not there" if directory is None else "is there, but its files are not pinned"
+        remedy = "vla-rl prereg amend --repin" if directory else "put it there, then vla-rl prereg amend --repin"
+        return [Difference(f"{pinned.name} {where}: it was absent when this was frozen", f"pins.{key}.files", remedy)]
     if pinned is None or not pinned.files:  # a hub id: the loader is given the commit
         return []
     if directory is None:

@@ -22,8 +22,8 @@ def config_of(registration: Registration, rung: str | None, arm: str | None) -> 
 
 
 def arms_of(registration: Registration, measurement: Measurement) -> list[Arm]:
-    """Whose runs a measurement is made of; a base policy has no arms."""
-    if measurement.kind == "evaluation" and measurement.policy == "base":
+    """Whose runs a measurement is made of; a base policy is that of the baseline, unless an arm is named."""
+    if measurement.kind == "evaluation" and measurement.policy == "base" and measurement.arm is None:
         return [registration.arm(None)]
     return registration.arms if measurement.arm == "*" else [registration.arm(measurement.arm)]
 
@@ -64,8 +64,9 @@ def _planned(registration: Registration, measurement: Measurement) -> Planned:
     if measurement.kind == "series":
         config = config_of(registration, measurement.rung, None)
         wave = config["geometry"]["seeds"] * config["geometry"]["draws"]
-        return Planned("series", steps=config["run"]["steps"], episodes=wave, arms=arms)
-    return Planned("recorded", arms=arms)
+        steps = config["run"]["steps"] if measurement.step is None else measurement.step
+        return Planned("series", steps=steps, episodes=wave, arms=arms)
+    return Planned("recorded", seeds=parse_seeds(measurement.seeds) if measurement.seeds else (), arms=arms)
 
 
 def rung_before(r: Registration, rung: Rung) -> Rung | None:

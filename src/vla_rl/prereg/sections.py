@@ -84,7 +84,8 @@ class Claim:
         hypothesis: one sentence.
         direction: of the effect.
         smallest_effect: that would matter, in the unit of the primary reads; power is computed for it.
-        unit: what varies at random: episodes of one checkpoint, or training runs with their own seeds.
+        unit: what varies at random: episodes of one checkpoint, or training runs with their own seeds; instrument:
+            nothing does, and the claim is about what was compared.
         population: tasks and scenes that the claim is about, in words.
         head: policy head that is trained, e.g. ``ar``.
         protocol: of the simulator.
@@ -97,7 +98,7 @@ class Claim:
     hypothesis: str
     direction: Literal["increase", "decrease", "none"]
     smallest_effect: float | None
-    unit: Literal["episode", "training_seed"]
+    unit: Literal["episode", "training_seed", "instrument"]
     population: str
     head: str
     protocol: str
@@ -139,13 +140,14 @@ class Measurement:
         kind: evaluation (episodes on seeds), series (rows of `train.jsonl`) or recorded (handed in as a file).
         policy: of an evaluation: the one before training, or the trained one.
         played_by: of an evaluation: the training run itself, or `prereg read`.
-        step: updates after which; null: the last.
-        seeds: e.g. ``300-319``; null in a draft: those of the configuration.
+        step: updates after which; null: the last. Of a series: its rows up to this one; null: all.
+        seeds: e.g. ``300-319``; null in a draft: those of the configuration. Of a recorded one the scenes that it has
+            to cover; null: not known.
         temperature: of an evaluation; null in a draft: that of the configuration.
         arm: whose run: an arm's id or label, ``*`` for every arm, null for the baseline.
         rung: whose run; null in a draft: the last.
-        head, look: of an evaluation that `prereg read` plays: policy head and option of `sim/look`, where they are
-            not the claim's.
+        head, look: policy head and option of `sim/look`, where they are not the claim's: of an evaluation that
+            `prereg read` plays, or of what is handed in.
     """
 
     id: str

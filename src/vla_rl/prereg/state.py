@@ -19,6 +19,7 @@ DRAFT, REGISTERED, ACTIVE, HALTED = "DRAFT", "REGISTERED", "ACTIVE", "HALTED"
 COMPLETE, CLOSED, WITHDRAWN, SUPERSEDED = "COMPLETE", "CLOSED", "WITHDRAWN", "SUPERSEDED"
 STATES = (DRAFT, REGISTERED, ACTIVE, HALTED, COMPLETE, CLOSED, WITHDRAWN, SUPERSEDED)
 ENDS = (CLOSED, WITHDRAWN, SUPERSEDED)
+FINISHED, STOPPED = "finished", "stopped"  # how an attempt ended that came to its end, or that a wire or gate ended
 
 EVENTS = {
     "registered": "the registration was frozen",
@@ -32,6 +33,7 @@ EVENTS = {
     "overridden": "a registered override of a gate's BAND",
     "launched": "an attempt began",
     "attempt_ended": "an attempt ended, with its cost",
+    "attempt_recorded": "an attempt that other software made is on record, with its cost",
     "tripwire": "a wire or gate inside the run ended it",
     "budget": "the budget ended a run",
     "look": "outcomes were opened",
@@ -52,13 +54,14 @@ _RESULTS: dict[str, str | None] = {
     name: None for name in ("attempt_ended", "look", "read", "rung", "published", "verdict")
 }  # fmt: skip
 _WORK: dict[str, str | None] = {"gate_passed": None, "overridden": None, **_RESULTS}
-# What a read that completes the primary ones leads to is not in the table: COMPLETE, from ACTIVE and HALTED.
+# Not in the table, because it depends on more than the event: a read that completes the primary ones leads to COMPLETE,
+# from ACTIVE and HALTED; a recorded attempt that was stopped leads to HALTED.
 TRANSITIONS: dict[str, dict[str, str | None]] = {
     DRAFT: {"registered": REGISTERED},
     REGISTERED: {**_TALK, **_ASIDE, "amended": None, "checked": None, "activated": ACTIVE},
     ACTIVE: {
-        **_TALK, **_WORK, **_ASIDE, "amended": None, "launched": None, "tripwire": HALTED, "budget": HALTED,
-        "closed": CLOSED,
+        **_TALK, **_WORK, **_ASIDE, "amended": None, "launched": None, "attempt_recorded": None, "tripwire": HALTED,
+        "budget": HALTED, "closed": CLOSED,
     },
     HALTED: {**_TALK, **_WORK, **_ASIDE, "amended": ACTIVE, "tripwire": None, "budget": None, "closed": CLOSED},
     COMPLETE: {"gate_refused": None, **_NOTED, **_RESULTS, "closed": CLOSED},
@@ -74,8 +77,8 @@ class Attempt:
 
     Attributes:
         number: from 1, over the whole registration.
-        data: of its `launched` event.
-        end: of its `attempt_ended` event; None while it has none.
+        data: of its `launched` event, or of `attempt_recorded`.
+        end: of its `attempt_ended` event, or of `attempt_recorded`; None while it has none.
         outdated: an amendment has since changed what this would have had to run.
     """
 
@@ -94,6 +97,16 @@ class Attempt:
         return self.data["arm"]
 
     @property
+    def elsewhere(self) -> str | None:
+        """Where it is told of, if other software made it: nothing of it is here but what is handed in."""
+        return self.data.get("source")
+
+    @property
+    def place(self) -> str:
+        """Its run directory, or where it is told of."""
+        return self.elsewhere or self.data["run"]
+
+    @property
     def exploratory(self) -> bool:
         return self.data["exploratory"]
 
@@ -103,9 +116,15 @@ class Attempt:
         return self.end is None and Process.of_body(self.data["process"]).alive() is not False
 
     @property
+    def hours(self) -> float | None:
+        """What it took; of one that other software made, whichever hours are told. None while it runs."""
+        end = self.end or {}
+        return end.get("gpu_h") if end.get("wall_h") is None else end["wall_h"]
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its registered end."""
-        return self.end is not None and self.end["how"] == "finished"
+        return self.end is not None and self.end["how"] == FINISHED
 
 
 @dataclass(frozen=True)
@@ -120,6 +139,7 @@ class State:
         attempts: in order.
         reads: by id, the data of the event that recorded them.
         opened: names of the evidence that was opened.
+        handed_in: those of it that somebody handed in, so that nothing here played it.
         gates: by id, the data of the last judgement.
         overridden: gates whose BAND was overridden since the last amendment: the next launch may rest on it.
         once_overridden: gates whose BAND was ever overridden: what was launched then was launched rightly.
@@ -139,6 +159,7 @@ class State:
     attempts: tuple[Attempt, ...] = ()
     reads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     opened: tuple[str, ...] = ()
+    handed_in: tuple[str, ...] = ()
     gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     overridden: tuple[str, ...] = ()
     once_overridden: tuple[str, ...] = ()
@@ -212,6 +233,9 @@ def advance(state: State, entry: Entry) -> State:
     state = _record(replace(state, name=name or state.name), entry)
     if entry.event == "read" and state.name in (ACTIVE, HALTED) and _complete(state):
         state = replace(state, name=COMPLETE)
+    if entry.event == "attempt_recorded" and entry.data["how"] == STOPPED and not entry.data["exploratory"]:
+        stop = {"event": "tripwire", **{key: entry.data[key] for key in ("attempt", "wires", "why")}}
+        state = replace(state, name=HALTED, stops=(*state.stops, stop))
     return state
 
 
@@ -252,6 +276,10 @@ def _record(state: State, entry: Entry) -> State:
             _once(data["attempt"] != len(state.attempts) + 1, f"attempt {data['attempt']} is not the next one")
             attempt = Attempt(data["attempt"], entry.utc, data)
             return replace(state, attempts=(*state.attempts, attempt))
+        case "attempt_recorded":
+            _once(data["attempt"] != len(state.attempts) + 1, f"attempt {data['attempt']} is not the next one")
+            attempt = Attempt(data["attempt"], entry.utc, data, end=data)
+            return replace(state, attempts=(*state.attempts, attempt))
         case "attempt_ended":
             _once(all(a.number != data["attempt"] for a in state.running), f"attempt {data['attempt']} is not running")
             ended = tuple(replace(a, end=data) if a.number == data["attempt"] else a for a in state.attempts)
@@ -261,7 +289,9 @@ def _record(state: State, entry: Entry) -> State:
         case "look":
             _once(data["evidence"] in state.opened, f"{data['evidence']} was opened already")
             opened = (*state.opened, data["evidence"])
-            return replace(state, opened=opened, other_cost=(*state.other_cost, data))
+            handed_in = (*state.handed_in, *([data["evidence"]] if data.get("handed_in") else []))
+            cost = (*state.other_cost, data)
+            return replace(state, opened=opened, handed_in=handed_in, other_cost=cost)
         case "read":
             _once(data["read"] in state.reads, f"{data['read']} is read already")
             return replace(state, reads={**state.reads, data["read"]: data})

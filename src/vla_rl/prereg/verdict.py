@@ -52,18 +52,21 @@ class Claimed:
 
     Attributes:
         hypothesis: one sentence.
-        unit: what the claim generalises over: episodes of one checkpoint, or training seeds.
+        unit: what the claim generalises over: episodes of one checkpoint, training seeds, or nothing but the data that
+            an instrument was checked on.
         protocol, head: of the evaluation.
         family: size (alpha) at which the primary reads must hold as a family, adjusted by Holm; None: each by itself.
         scenes: how many environment seeds its primary reads are evaluated on; None where that is not known.
+        handed_in: what it rests on that was not played here, in words; empty where everything was.
     """
 
     hypothesis: str
-    unit: Literal["episode", "training_seed"] = "episode"
+    unit: Literal["episode", "training_seed", "instrument"] = "episode"
     protocol: str | None = None
     head: str | None = None
     family: float | None = None
     scenes: int | None = None
+    handed_in: str = ""
 
 
 @dataclass(frozen=True)
@@ -193,7 +196,8 @@ def _sentence(word: Word, claim: Claimed, counting: Sequence[Judged], reasons: S
     if word == "INVALID":
         return f"INVALID, nothing is said about: {hypothesis}. {reasons[0]}"
     told = f"{word} {_scope(claim, counting)}: {hypothesis}."
-    return f"{told} {reasons[0][0].upper()}{reasons[0][1:]}" if reasons else told
+    told = f"{told} {reasons[0][0].upper()}{reasons[0][1:]}" if reasons else told
+    return f"{told.rstrip('.')}. {claim.handed_in}" if claim.handed_in else told
 
 
 def _scope(claim: Claimed, counting: Sequence[Judged]) -> str:
@@ -204,5 +208,7 @@ def _scope(claim: Claimed, counting: Sequence[Judged]) -> str:
     setting = f" ({under})" if under else ""
     if claim.unit == "training_seed":
         return f"over {_training_seeds(counting)} training seeds{setting}"
+    if claim.unit == "instrument":
+        return f"for this instrument on what it was checked on{setting}"
     scenes = "its" if claim.scenes is None else f"these {claim.scenes}"
     return f"for this checkpoint on {scenes} scenes{setting}"

@@ -47,7 +47,7 @@ def rows(loaded: Loaded, rung: str, evidence: Mapping[tuple[str, str | None], Ev
             {
                 "arm": arm.label, "id": arm.id, "set": dict(arm.set), "attempts": len(attempts),
                 "end": last["how"] if last else "running" if attempts else "not run",
-                "hours": sum(a.end["wall_h"] for a in attempts if a.end), "measured": measured,
+                "hours": sum(a.hours or 0.0 for a in attempts), "measured": measured,
             }
         )  # fmt: skip
     return found

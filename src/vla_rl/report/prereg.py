@@ -100,7 +100,8 @@ def _attempts(attempts: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(heading, overflow="fold")
     for each in attempts:
         how = each["how"] + (" (exploratory)" if each["exploratory"] else "")
-        hours = "" if each["wall_h"] is None else f"{each['wall_h']:.3g}"
+        how += " (other software)" if each["elsewhere"] else ""
+        hours = "" if each["hours"] is None else f"{each['hours']:.3g}"
         table.add_row(str(each["attempt"]), each["rung"], each["arm"], how, hours, each["run"])
     return table
 

@@ -66,12 +66,14 @@ def _reads(loaded: Loaded) -> Iterator[str]:
         recorded = loaded.state.reads.get(read.id)
         role = read.role + (", exploratory" if read.id in loaded.effective.exploratory else "")
         role += ", never to be pooled" if read.never_pool else ""
-        yield f"| {read.id} | {role} | {_plain(read.question)} | {_outcome(recorded)} |"
+        given = recorded is not None and any(name in loaded.state.handed_in for name in recorded["evidence"])
+        outcome = _outcome(recorded) + (" (handed in, not played here)" if given else "")
+        yield f"| {read.id} | {role} | {_plain(read.question)} | {outcome} |"
 
 
 def _gates(loaded: Loaded) -> Iterator[str]:
     registration, now = loaded.registration, loaded.state
-    if not registration.gates and not now.rungs:
+    if not registration.gates and not now.gates and not now.rungs:
         return
     yield "## Gates and boundaries"
     yield ""
@@ -80,6 +82,11 @@ def _gates(loaded: Loaded) -> Iterator[str]:
         decision = judged["decision"] if judged else "not judged"
         over = ", overridden" if gate.id in now.once_overridden else ""
         yield f"- gate {gate.id} before {gate.before}: {decision}{over}; {_outcome(judged)}"
+    kept = {gate.id for gate in registration.gates}
+    for name, judged in now.gates.items():
+        if name not in kept:
+            over = ", overridden" if name in now.once_overridden else ""
+            yield f"- gate {name}, which an amendment took away: {judged['decision']}{over}; {_outcome(judged)}"
     for rung, decision in now.rungs.items():
         yield f"- boundary of {rung}: {decision}"
 
@@ -96,9 +103,9 @@ def _attempts(loaded: Loaded) -> Iterator[str]:
     yield "| attempt | rung | arm | end | why | hours |"
     yield "|---|---|---|---|---|---|"
     for a in now.attempts:
-        end = a.end or {"how": "not ended", "why": "", "wall_h": None}
-        hours = "" if end["wall_h"] is None else f"{end['wall_h']:.3g}"
-        kind = " (exploratory)" if a.exploratory else ""
+        end = a.end or {"how": "not ended", "why": ""}
+        hours = "" if a.hours is None else f"{a.hours:.3g}"
+        kind = (" (exploratory)" if a.exploratory else "") + (" (other software)" if a.elsewhere else "")
         label = _plain(loaded.registration.arm(a.arm).label)
         yield f"| {a.number}{kind} | {a.rung} | {label} | {end['how']} | {_plain(str(end['why']))} | {hours} |"
 

@@ -143,7 +143,7 @@ class GrpoTrainer:
         self.run_dir, self.evaluate, self.on_event = run_dir, evaluate, on_event
         self.evaluate_at = {0, *evaluate_at}
         check_use(self.geometry.training_seeds(steps), "train", where="geometry.train_seed_base")
-        if getattr(sampler, "mode", None) == REFERENCE:
+        if steps and getattr(sampler, "mode", None) == REFERENCE:
             raise ConfigError(
                 "reference decoding is greedy and leaves the grammar; it cannot be trained on",
                 where="sampler.mode",

@@ -55,7 +55,7 @@ def test_no_read_or_one_twice_is_refused(of):
 def test_the_set_of_kinds_is_closed_and_documented():
     assert set(RULES) == {
         "binomial_tail", "interval", "mcnemar", "sign_test", "paired_bootstrap", "cluster_bootstrap", "threshold",
-        "window", "tolerance", "bands", "overlap", "record", "all_of", "any_of",
+        "window", "tolerance", "stated_interval", "bands", "overlap", "record", "all_of", "any_of",
     }  # fmt: skip
     for kind, rule in RULES.items():
         assert rule.KIND == kind and rule.__doc__ and "Attributes" in rule.__doc__

@@ -17,6 +17,7 @@ ACTIONS = {
     "object": ("consenting", "record an objection, or answer one"),
     "launch": ("launching", "every gate, then the trainer on the registered configuration"),
     "lost": ("ending", "an attempt on another machine will never report: record its end and cost"),
+    "record": ("recording", "an attempt that other software made: how it ended, what it cost, where that is told"),
     "read": ("reading", "open the data of a read or gate once, and judge it by its rule"),
     "override": ("consenting", "override a gate's BAND, where that was registered"),
     "verdict": ("ending", "judge the claim by its reads"),

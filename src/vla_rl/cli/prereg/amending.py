@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from vla_rl.cli.options import print_json
 from vla_rl.cli.prereg.common import assignments, author, folder, parser
 from vla_rl.errors import EXIT_OK, ConfigError, UsageError
 from vla_rl.prereg import delta, pins, yamlfile
-from vla_rl.prereg.amendments import KINDS, SEEN, Amendment, Effective, extend, propose
+from vla_rl.prereg.amendments import KINDS, SEEN, Amendment, Effective, extend, propose, start
 from vla_rl.prereg.canonical import file_digest, same
 from vla_rl.prereg.delta import Op, lookup, read_path
 from vla_rl.prereg.document import plain
 from vla_rl.prereg.effects import outdated
 from vla_rl.prereg.folder import Folder, Loaded, not_now
+from vla_rl.prereg.freezing import complete
 from vla_rl.prereg.ledger import now
 from vla_rl.prereg.lint import findings
 from vla_rl.prereg.parts import SECTION, parts
@@ -62,7 +64,7 @@ def amend(argv: Sequence[str]) -> int:
         _check_seen(loaded.state, args.data_seen)
         amendment = propose(
             loaded.effective,
-            _operations(args, loaded),
+            _completed(_operations(args, loaded), loaded.effective),
             author=author(), created_utc=now(), kind=args.kind, reason=args.reason, data_seen=args.data_seen,
             allowance=args.allowance, fallback=args.fallback, settles=args.settle,
         )  # fmt: skip
@@ -109,8 +111,15 @@ def _operations(args: Any, loaded: Loaded) -> list[Op]:
     if args.settle:
         ops.append(_settled(args.settle, loaded))
     if args.repin:
-        ops += _repinned(before)
+        ops += _repinned(before, ops)
     return ops
+
+
+def _completed(ops: Sequence[Op], before: Effective) -> list[Op]:
+    """With everything stated that they leave away, as when it is frozen: no default may change it later."""
+    after = start(delta.apply(ops, before.plain), "amendment").registration
+    full = plain(complete(after, after.config))
+    return [op if op.op == "remove" else replace(op, after=lookup(full, op.path)) for op in ops]
 
 
 def _settled(constant: str, loaded: Loaded) -> Op:
@@ -131,9 +140,11 @@ def _settled(constant: str, loaded: Loaded) -> Op:
     return Op("set", path, lookup(loaded.effective.plain, path), float(read["outcome"]["estimate"]))
 
 
-def _repinned(before: Effective) -> list[Op]:
-    old = before.registration.pins
-    taken = pins.take(before.registration.config, pins.Place.here(), old.command, None)
+def _repinned(before: Effective, ops: Sequence[Op]) -> list[Op]:
+    """Pins as they are now, of the configuration that the other operations lead to."""
+    old, config = before.registration.pins, delta.apply(ops, before.plain)["config"]
+    absent = any(map(pins.named_only, (old.checkpoint, old.codec)))  # what was never there may stay away
+    taken = pins.take(config, pins.Place.here(), old.command, None, absent=absent)
     new = {**plain(taken), "command": old.command, "draft_sha256": old.draft_sha256}
     trees = ("package_tree", "conf_tree")
     if all(getattr(old.code, name) == getattr(taken.code, name) for name in trees):

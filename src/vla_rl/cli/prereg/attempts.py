@@ -167,7 +167,8 @@ def _limits(loaded: Loaded, budget: Mapping[str, Any], run: Path, folder: Folder
     """The run's own limits: never more than the pool has left, and what this run has used before counts on top,
     because the run counts all of its launches."""
     pool = account(loaded.registration, loaded.state)
-    earlier = [a.end for a in loaded.state.attempts if a.end and root_of(folder) / a.data["run"] == run]
+    ended = [a for a in loaded.state.attempts if a.end and not a.elsewhere]
+    earlier = [a.end or {} for a in ended if root_of(folder) / a.data["run"] == run]
     limits = {}
     for unit, left in pool.left.items():
         limit = max(0.0, left + sum(end.get(unit) or 0.0 for end in earlier))
@@ -246,7 +247,7 @@ def _publish_start(folder: Folder, request: Request, view: ProgressView) -> None
     loaded = folder.load()
     start = loaded.registration.rung(request.rung).starts_from
     done = loaded.state.completed(start, request.arm)
-    if done is not None and published_name(start, request.arm) not in loaded.state.published:
+    if done is not None and not done.elsewhere and published_name(start, request.arm) not in loaded.state.published:
         _publish(folder, replace(request, rung=start, exploratory=False), root_of(folder) / done.data["run"], view)
 
 

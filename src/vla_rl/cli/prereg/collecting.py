@@ -12,17 +12,18 @@ import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.options import Options
 from vla_rl.cli.prereg.attempts import publish, runs_on_gpu
+from vla_rl.cli.prereg.handing import HandedIn, check_what_it_is_of, take
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
 from vla_rl.errors import IntegrityError, LaunchRefused, UsageError
 from vla_rl.prereg.document import Registration
-from vla_rl.prereg.evidence import Evidence, parse
+from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder, Loaded, outputs_of, root_of
 from vla_rl.prereg.launchgates import published_name
 from vla_rl.prereg.pins import Place, differences
@@ -38,24 +39,46 @@ LEFT_OUT = {"phase", "step", "draw", "advantage", "replan_advantages", "wall_s",
 
 @dataclass(frozen=True)
 class Collected:
-    """Evidence, and the hours that it took to come by it."""
+    """Evidence, the hours that it took to come by it, and whether somebody handed it in."""
 
     evidence: Evidence
     wall_h: float = 0.0
     gpu_h: float = 0.0
+    handed_in: bool = False
+
+
+def made_elsewhere(loaded: Loaded, measurement: Measurement, arm: Arm) -> Attempt | None:
+    """The attempt of other software that a measurement is of: of that nothing is here, so its numbers are handed in."""
+    if measurement.kind == "evaluation" and measurement.policy == "base" and measurement.played_by == "read":
+        return None
+    attempts = loaded.state.of(measurement.rung or "", arm.id)
+    return attempts[-1] if attempts and attempts[-1].elsewhere else None
+
+
+def is_handed_in(loaded: Loaded, measurement: Measurement, arm: Arm) -> bool:
+    """Whether the evidence comes out of a file that somebody hands in."""
+    return measurement.kind == "recorded" or made_elsewhere(loaded, measurement, arm) is not None
 
 
 def collect(
-    folder: Folder, loaded: Loaded, measurement: Measurement, arm: Arm, view: ProgressView, handed_in: Path | None
-) -> Collected:
+    folder: Folder, loaded: Loaded, measurement: Measurement, arm: Arm, view: ProgressView, given: HandedIn, *,
+    alone: bool,
+) -> Collected:  # fmt: skip
     """The evidence of one measurement and arm.
+
+    Args:
+        given: what was handed in.
+        alone: nothing else has to be handed in.
 
     Raises:
         LaunchRefused: the run has not ended, or a file must be handed in.
         IntegrityError: a file, checkpoint or scene is not the one on record.
     """
-    if measurement.kind == "recorded":
-        return Collected(_handed_in(measurement, arm, handed_in))
+    if is_handed_in(loaded, measurement, arm):
+        attempt = made_elsewhere(loaded, measurement, arm) if measurement.kind != "recorded" else None
+        evidence = take(given, measurement, arm, attempt, alone=alone)
+        check_what_it_is_of(evidence, measurement, loaded.registration.claim)
+        return Collected(_upto(evidence, measurement), given.wall_h, given.gpu_h, handed_in=True)
     if measurement.kind == "evaluation" and measurement.policy == "base" and measurement.played_by == "read":
         return _play(folder, loaded, measurement, arm, view, None)
     attempt = _finished(folder, loaded, measurement, arm)
@@ -106,7 +129,14 @@ def _rows(data: bytes) -> list[dict[str, Any]]:
 def _series(folder: Folder, measurement: Measurement, arm: Arm, attempt: Attempt) -> Evidence:
     data, source = _file(folder, attempt, "train.jsonl")
     rows = tuple({k: v for k, v in row.items() if isinstance(v, int | float | None)} for row in _rows(data))
-    return Evidence(measurement.id, evidence_arm(arm), "series", source, rows=rows)
+    return _upto(Evidence(measurement.id, evidence_arm(arm), "series", source, rows=rows), measurement)
+
+
+def _upto(evidence: Evidence, measurement: Measurement) -> Evidence:
+    """Of a series that is registered up to a step no row beyond it."""
+    if measurement.kind != "series" or measurement.step is None:
+        return evidence
+    return replace(evidence, rows=tuple(row for row in evidence.rows if row["step"] <= measurement.step))
 
 
 def _from_run(
@@ -253,7 +283,7 @@ def _check_policy(
     if attempt is None:
         first = loaded.registration.ladder[0].id  # later rungs may start from what the first one made
         started = [a for a in loaded.state.attempts if a.end and a.rung == first and not a.exploratory]
-        bases = {(a.end or {})["base_digest"] for a in started} - {None}
+        bases = {(a.end or {}).get("base_digest") for a in started} - {None}
         wanted = bases.pop() if len(bases) == 1 else None
     else:
         adapted = receipt is not None and receipt.get("adapter_digest")
@@ -264,35 +294,3 @@ def _check_policy(
             where=f"evidence {name}: policy_digest",
             remedy="put the checkpoint of the run back in its place; its evaluation was not recorded",
         )
-
-
-# ------------------------------------------------------------------------------------------------------------ handed in
-def _handed_in(measurement: Measurement, arm: Arm, path: Path | None) -> Evidence:
-    if path is None:
-        raise LaunchRefused(
-            f"the data of {measurement.id} has to be handed in",
-            where=f"measurements[{measurement.id}]",
-            remedy='--from FILE with its numbers: {"values": {...}}, {"counts": {...}}, {"episodes": [...]} (for '
-            'paired rules, counts and shares) or {"rows": [...]} (for counts and shares)',
-        )
-    try:
-        given = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"the file cannot be read: {error}", where=str(path)) from None
-    kinds = {"episodes": "episodes", "counts": "counts", "rows": "series", "values": "numbers"}
-    held = [key for key in kinds if isinstance(given, dict) and key in given]
-    if len(held) != 1:
-        raise UsageError(
-            "the file holds no evidence", where=str(path), remedy=f"one of the keys {', '.join(kinds)}, and no other"
-        )
-    blank = dict.fromkeys(("policy_digest", "scene_hash", "protocol", "head", "temperature"))
-    named = {"measurement": measurement.id, "arm": evidence_arm(arm), "kind": kinds[held[0]]}
-    if odd := [key for key, value in named.items() if key in given and given[key] != value]:
-        raise UsageError(
-            f"the file says {odd[0]}: {given[odd[0]]!r}, and it is handed in as {named[odd[0]]!r}", where=str(path),
-            remedy="hand it in for the measurement that it is of",
-        )  # fmt: skip
-    try:
-        return parse({**blank, "source": {}, **given, **named}, str(path))
-    except IntegrityError as error:  # nothing is on record yet that it could break
-        raise UsageError(error.what, where=error.where, remedy="correct the file") from None

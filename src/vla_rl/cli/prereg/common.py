@@ -35,6 +35,19 @@ def parser(action: str, description: str, examples: Sequence[str], *, id: str | 
     return made
 
 
+def hours(made: argparse.ArgumentParser, what: str) -> None:
+    """Arguments for what something has cost that was not done here."""
+    for unit, name in (("gpu_h", "GPU-hours"), ("wall_h", "hours")):
+        made.add_argument(f"--{unit.replace('_', '-')}", type=_hours, metavar="H", help=f"{what}, {name}")
+
+
+def _hours(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} are no hours")
+    return value
+
+
 def folder(id: str) -> Folder:
     """The folder of a registration."""
     return Folder(paths.experiments_dir(), id)

@@ -71,8 +71,11 @@ def _launch(loaded: Loaded, rung: str, arm: str, label: str) -> tuple[str, str]:
     if short := account(registration, loaded.state).shortfall(rung):
         return _ending(loaded, f"no launch is affordable: {short}")
     if earlier:
-        end = earlier[-1].end or {}
-        return f"{command} --resume", f"attempt {earlier[-1].number} ended: {end.get('how')}"
+        why = f"attempt {earlier[-1].number} ended: {(earlier[-1].end or {}).get('how')}"
+        if not earlier[-1].elsewhere:
+            return f"{command} --resume", why
+        amended = earlier[-1].utc <= loaded.state.since  # nothing of it is here to go on from
+        return command if amended else f"vla-rl prereg amend {registration.id} ...", why
     return command, f"{rung}, {label or arm} has not been run"
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from vla_rl.cli.options import print_json
 from vla_rl.cli.prereg.attempts import bury
-from vla_rl.cli.prereg.collecting import Collected, collect
-from vla_rl.cli.prereg.common import folder, parser
+from vla_rl.cli.prereg.collecting import Collected, collect, is_handed_in
+from vla_rl.cli.prereg.common import folder, hours, parser
+from vla_rl.cli.prereg.handing import HandedIn
 from vla_rl.errors import EXIT_OK, IntegrityError, LaunchRefused, UsageError
 from vla_rl.prereg import state
 from vla_rl.prereg.canonical import file_digest
-from vla_rl.prereg.delta import Key
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder, Loaded, not_now
 from vla_rl.prereg.judging import PASS, boundary, evidence_files, gate_decision, judge
@@ -39,7 +39,11 @@ def read(argv: Sequence[str]) -> int:
         ("read E001-quickstart primary", "read E003 preflight", "read E004 spend --from numbers.json"),
     )
     made.add_argument("name", metavar="READ", help="id of a read or gate")
-    made.add_argument("--from", dest="file", type=Path, metavar="FILE", help="JSON with the numbers of a recorded one")
+    made.add_argument(
+        "--from", dest="files", action="append", default=[], type=Path, metavar="FILE",
+        help="JSON with the numbers of a recorded measurement, or of a run that other software made; repeatable",
+    )  # fmt: skip
+    hours(made, "what it has cost to come by what is handed in")
     args = made.parse_args(list(argv))
     target = folder(args.id)
     with target.ledger.locked():
@@ -50,8 +54,9 @@ def read(argv: Sequence[str]) -> int:
     if recorded is None:
         if not state.allowed(loaded.state.name, "look"):
             raise not_now(loaded.state, "look", args.id)
+        given = HandedIn(tuple(args.files), args.wall_h or 0.0, args.gpu_h or 0.0)
         with ProgressView() as view:
-            _open(target, loaded, item, view, args.file)
+            _open(target, loaded, item, view, given)
         recorded = _judge(target, item)
     else:
         _check_recorded(target, loaded, args.name, recorded)
@@ -74,9 +79,11 @@ def _recorded(loaded: Loaded, item: Read | Gate) -> dict[str, Any] | None:
 
 
 def _check_recorded(target: Folder, loaded: Loaded, name: str, recorded: dict[str, Any]) -> None:
-    again = judge(loaded.registration, evidence_files(target, loaded.entries), name)
-    changed = any(op.path[0] == Key("reads") for a in loaded.effective.amendments for op in a.operations())
-    if not changed and again.status != recorded["outcome"]["status"]:
+    by = {"read": "read", "gate_passed": "gate", "gate_refused": "gate"}
+    entry = next(e for e in loaded.entries if name == e.data.get(by.get(e.event, "")))
+    in_force = sum(e.event == "amended" for e in loaded.entries[: entry.seq])
+    again = judge(loaded.versions[in_force].registration, evidence_files(target, loaded.entries), name)
+    if again.status != recorded["outcome"]["status"]:
         raise IntegrityError(
             f"{name} is on record as {recorded['outcome']['status']}, its evidence says {again.status}",
             where=str(target.ledger.path),
@@ -91,13 +98,18 @@ def _needed(loaded: Loaded, name: str) -> list[tuple[Measurement, Arm]]:
     return [(m, arm) for m in measurements for arm in arms_of(registration, m)]
 
 
-def _open(target: Folder, loaded: Loaded, item: Read | Gate, view: ProgressView, handed_in: Path | None) -> None:
-    """Evidence for whatever the read needs and the folder does not hold yet."""
-    for measurement, arm in _needed(loaded, item.id):
+def _open(target: Folder, loaded: Loaded, item: Read | Gate, view: ProgressView, given: HandedIn) -> None:
+    """Evidence for whatever the read needs and the folder does not hold yet; what it cost is counted once."""
+    known = evidence_files(target, loaded.entries)
+    missing = [(m, arm) for m, arm in _needed(loaded, item.id) if (m.id, evidence_arm(arm)) not in known]
+    alone = sum(is_handed_in(loaded, m, arm) for m, arm in missing) == 1
+    if (given.files or given.wall_h or given.gpu_h) and not any(is_handed_in(loaded, m, arm) for m, arm in missing):
+        raise UsageError(f"nothing has to be handed in for {item.id}", where="--from", remedy="leave it away")
+    for measurement, arm in missing:
         known = evidence_files(target, loaded.entries)
-        if (measurement.id, evidence_arm(arm)) in known:
-            continue
-        collected = collect(target, loaded, measurement, arm, view, handed_in)
+        collected = collect(target, loaded, measurement, arm, view, given, alone=alone)
+        if is_handed_in(loaded, measurement, arm):
+            given = HandedIn(given.files)
         _same_world(known, collected, loaded)
         with target.ledger.locked():
             _look(target, collected)
@@ -128,7 +140,7 @@ def _look(target: Folder, collected: Collected) -> None:
         {
             "measurement": evidence.measurement, "arm": evidence.arm, "evidence": evidence.name,
             "sha256": file_digest(data), "fields": parts(record, FIELD),
-            "wall_h": round(collected.wall_h, 6), "gpu_h": round(collected.gpu_h, 6),
+            "wall_h": round(collected.wall_h, 6), "gpu_h": round(collected.gpu_h, 6), "handed_in": collected.handed_in,
         },
         effective=target.load().effective,
         files={target.evidence(evidence.name): data},
@@ -196,7 +208,7 @@ def _show(target: Folder, item: Read | Gate, recorded: dict[str, Any], *, as_jso
     for rung in loaded.registration.ladder:
         if item.id in rung.proceed_if and rung.id in now.rungs:
             print(f"  boundary of {rung.id}: {now.rungs[rung.id]}")
-            for name in rung.proceed_if:
+            for name in (name for name in rung.proceed_if if name in now.reads):
                 print(f"    {name}: {Outcome.from_record(now.reads[name]['outcome']).line()}")
     if now.name == state.COMPLETE:
         print(f"every primary read is there: vla-rl prereg verdict {target.id}")

@@ -172,11 +172,11 @@ def _status(loaded: Loaded) -> dict[str, Any]:
     action, why = next_step(loaded)
     attempts = [
         {
-            "attempt": a.number, "rung": a.rung, "arm": registration.arm(a.arm).label, "run": a.data["run"],
-            "exploratory": a.exploratory, "set": a.data["set"],
+            "attempt": a.number, "rung": a.rung, "arm": registration.arm(a.arm).label, "run": a.place,
+            "exploratory": a.exploratory, "set": a.data.get("set", {}), "elsewhere": a.elsewhere is not None,
             "how": a.end["how"] if a.end else "running" if a.alive else "gone (its process ended without a word)",
             "why": a.end["why"] if a.end else None,
-            "wall_h": a.end["wall_h"] if a.end else None, "gpu_h": a.end["gpu_h"] if a.end else None,
+            "wall_h": a.end["wall_h"] if a.end else None, "gpu_h": a.end["gpu_h"] if a.end else None, "hours": a.hours,
         }
         for a in now.attempts
     ]  # fmt: skip

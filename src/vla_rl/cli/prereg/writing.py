@@ -59,6 +59,9 @@ def freeze(argv: Sequence[str]) -> int:
     )
     made.add_argument("overrides", nargs="*", metavar="key=value", help="settings of vla-rl train")
     made.add_argument("--check", action="store_true", help="say what is wrong with it and write nothing")
+    made.add_argument(
+        "--absent", action="store_true", help="the policy is not on this machine: pin its name; amend --repin, later"
+    )
     args = made.parse_intermixed_args(list(argv))
     target = folder(args.id)
     if target.frozen and target.ledger.read():
@@ -73,7 +76,7 @@ def freeze(argv: Sequence[str]) -> int:
             where=anchor.ref(args.id),
             remedy=f"another id; git show {anchor.ref(args.id)}:{LEDGER} has what happened to it",
         )
-    document, found = _prepare(target, args.overrides, argv)
+    document, found = _prepare(target, args.overrides, argv, absent=args.absent)
     effective = start(document, DRAFT_FILE)
     found += findings(effective.registration)
     if found:
@@ -99,7 +102,9 @@ def freeze(argv: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _prepare(target: Folder, overrides: Sequence[str], argv: Sequence[str]) -> tuple[dict[str, Any], list[Finding]]:
+def _prepare(
+    target: Folder, overrides: Sequence[str], argv: Sequence[str], *, absent: bool
+) -> tuple[dict[str, Any], list[Finding]]:
     draft_path = target.path / DRAFT_FILE
     if not draft_path.exists():
         raise UsageError("there is no draft", where=str(draft_path), remedy=f"vla-rl prereg new {target.id}")
@@ -111,7 +116,7 @@ def _prepare(target: Folder, overrides: Sequence[str], argv: Sequence[str]) -> t
         schema=SCHEMA, id=target.id, title=draft.title, author=draft.author, created_utc=now(),
         tool_version=__version__, composed_from=ComposedFrom("config", list(overrides)),
     )  # fmt: skip
-    pins = take(reader.tree, place, ["vla-rl", "prereg", "freeze", *argv], data)
+    pins = take(reader.tree, place, ["vla-rl", "prereg", "freeze", *argv], data, absent=absent)
     document = freezing.document(draft, reader.tree, meta, pins)
     return document, [*_look(draft, reader.tree), *_committed(place)]
 

@@ -13,6 +13,7 @@ from vla_rl.prereg.rules.counts import BinomialTail, Interval
 from vla_rl.prereg.rules.lines import Record, Threshold, Window
 from vla_rl.prereg.rules.pairs import McNemar, SignTest
 from vla_rl.prereg.rules.resampled import PairedBootstrap
+from vla_rl.prereg.rules.stated import StatedInterval
 
 _KINDS: tuple[type[Rule], ...] = (
     BinomialTail,
@@ -24,6 +25,7 @@ _KINDS: tuple[type[Rule], ...] = (
     Threshold,
     Window,
     Tolerance,
+    StatedInterval,
     Bands,
     Overlap,
     Record,
