@@ -91,3 +91,15 @@ def test_an_amendment_states_everything_that_it_leaves_away(bench):
 def test_a_checked_instrument_generalises_over_nothing():
     told = judge_claim(Claimed("Old and new agree", unit="instrument", head="ar", protocol="sim100"), []).sentence
     assert "for this instrument on what it was checked on (sim100, ar head): Old and new agree." in told
+
+
+def test_what_was_read_is_shown_as_it_was_judged_though_a_constant_has_changed_since(bench, capsys):
+    text = DRAFT.replace("{kind: record, measurement: spend", "{kind: threshold, measurement: spend")
+    text = text.replace("statistic: value}", "statistic: value, comparator: at_most, line: most}")
+    text = text.replace("falsifiers:", "constants: {most: 1.0}\nfalsifiers:").replace("role: record", "role: secondary")
+    bench.frozen("E1", text)
+    assert prereg("read", "E1", "money", "--from", hand_in(bench, values={"hours": 2.0})) == 0
+    why = ("--reason", "r", "--kind", "scientific", "--data-seen", "outcomes")
+    assert prereg("amend", "E1", "--set", "constants.most=3.0", *why) == 0
+    refused(capsys, 0, "read", "E1", "money", says="FAIL: hours 2, not <= 1")
+    assert prereg("verify", "E1") == 0

@@ -19,7 +19,6 @@ from vla_rl.cli.prereg.handing import HandedIn
 from vla_rl.errors import EXIT_OK, IntegrityError, LaunchRefused, UsageError
 from vla_rl.prereg import state
 from vla_rl.prereg.canonical import file_digest
-from vla_rl.prereg.delta import Key
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder, Loaded, not_now
 from vla_rl.prereg.judging import PASS, boundary, evidence_files, gate_decision, judge
@@ -80,9 +79,11 @@ def _recorded(loaded: Loaded, item: Read | Gate) -> dict[str, Any] | None:
 
 
 def _check_recorded(target: Folder, loaded: Loaded, name: str, recorded: dict[str, Any]) -> None:
-    again = judge(loaded.registration, evidence_files(target, loaded.entries), name)
-    changed = any(op.path[0] == Key("reads") for a in loaded.effective.amendments for op in a.operations())
-    if not changed and again.status != recorded["outcome"]["status"]:
+    by = {"read": "read", "gate_passed": "gate", "gate_refused": "gate"}
+    entry = next(e for e in loaded.entries if name == e.data.get(by.get(e.event, "")))
+    in_force = sum(e.event == "amended" for e in loaded.entries[: entry.seq])
+    again = judge(loaded.versions[in_force].registration, evidence_files(target, loaded.entries), name)
+    if again.status != recorded["outcome"]["status"]:
         raise IntegrityError(
             f"{name} is on record as {recorded['outcome']['status']}, its evidence says {again.status}",
             where=str(target.ledger.path),
