@@ -13,7 +13,7 @@ from vla_rl.prereg.delta import Op, apply, diff, lookup, overlaps, read_path, se
 def test_applying_the_difference_gives_the_other_document_to_the_type():
     rng = random.Random(7)
     changed = 0
-    for _ in range(10_000):
+    for _ in range(4_000):
         a = mapping(rng)
         b = variant(rng, a) if rng.random() < 0.8 else mapping(rng)
         b = b if isinstance(b, dict) else {"b": b}
@@ -24,7 +24,7 @@ def test_applying_the_difference_gives_the_other_document_to_the_type():
         assert [Op.read(op.plain()) for op in ops] == ops
         changed += bool(ops)
         assert bool(ops) != same(a, b)
-    assert changed > 5_000
+    assert changed > 2_000
 
 
 def test_records_are_addressed_by_their_id_and_other_lists_are_one_value():
