@@ -117,6 +117,18 @@ def test_an_edit_of_the_stored_configuration_is_found_at_resume(finished, tmp_pa
     assert "config.yaml" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # the launch of such a run is checked in tests/prereg/test_encoded_drafts.py
+def test_a_run_without_updates_is_an_evaluation_and_may_decode_as_the_reference_does(tmp_path):
+    for mode in ("reference", "grammar_masked"):
+        place = f"run.dir={tmp_path / mode}"
+        changes = ("run.steps=0", f"sampler.mode={mode}", "eval.seeds=0-1", "sim.max_ticks=60", place)
+        assert vla_rl("train", *TINY_RUN, *changes).returncode == 0
+        played = rows(tmp_path / mode, "episodes.jsonl")
+        assert [(row["phase"], row["step"], row["seed"]) for row in played] == [("eval", 0, 0), ("eval", 0, 1)]
+    refused = vla_rl("train", *TINY_RUN, "sampler.mode=reference", f"run.dir={tmp_path / 'more'}")
+    assert refused.returncode == 2 and "it cannot be trained on" in refused.stderr
+
+
 @pytest.mark.slow
 def test_a_refused_launch_leaves_no_directory(tmp_path):
     done = vla_rl("train", *TINY_RUN, "surface=patch_only", "optim.weight_decay=0.1", f"run.dir={tmp_path / 'out'}")

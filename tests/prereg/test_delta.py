@@ -88,6 +88,7 @@ def test_only_leaves_that_exist_can_be_set():
     for path in ("optim", "optim.rate", "eval.at_steps.x"):
         with pytest.raises(ConfigError):
             set_values(document, {path: 1}, where="--set")
+    assert lookup(document, read_path("eval.at_steps")) == [1]
 
 
 def test_one_component_takes_the_place_of_another_as_a_whole_and_no_section_does():
@@ -97,4 +98,3 @@ def test_one_component_takes_the_place_of_another_as_a_whole_and_no_section_does
     for values in ({"reward": {"bonus": 2.0}}, {"optim": {"lr": 2e-6}}, {"optim": {"_target_": "a.V2"}}):
         with pytest.raises(ConfigError, match="is a section, not a value"):
             set_values(document, values, where="set")
-    assert lookup(document, read_path("eval.at_steps")) == [1]
