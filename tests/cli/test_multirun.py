@@ -8,13 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from vla_rl.cli import manyjobs
+from vla_rl.cli import manyjobs, onejob
 from vla_rl.cli.jobs import check_launcher, job_task, plan_jobs, run_jobs
 from vla_rl.cli.main import main
 from vla_rl.cli.onejob import Job, job_file, log_tail, read_job, replan
@@ -150,6 +151,19 @@ def test_what_one_job_cannot_do_is_refused_before_any_starts(arguments, message,
     assert not list(tmp_path.iterdir())
 
 
+def test_a_job_that_fails_is_shown_before_the_next_one_starts_and_counted(tmp_path, capsys):
+    jobs = [Job(f"{i:02}", argv, facts={"values": {"x": str(i)}}) for i, argv in enumerate((WRONG, LIGHT))]
+    manyjobs.write_record(tmp_path / "sweep", jobs, swept=["x"], launcher=[], title="Jobs", go_on="again")
+    assert main(["train", "-m", f"run.resume={tmp_path / 'sweep'}", "--json"]) == 1
+    told = capsys.readouterr()
+    assert [row["exit_code"] for row in json.loads(told.out)["rows"]] == [2, 0]
+    assert told.err.index("job 00 failed (2)") < told.err.index("  | ") < told.err.index("job 01 started")
+    assert [line.split(",")[:4] for line in (tmp_path / "sweep" / "summary.csv").read_text().splitlines()[1:]] == [
+        ["00", "0", "ended", "2"], ["01", "1", "ended", "0"],
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
 def test_jobs_that_fail_are_counted_and_tabled(tmp_path, capsys):
     given = [*SMALL, f"policy.checkpoint={tmp_path / 'a'},{tmp_path / 'b'}", f"run.dir={tmp_path / 'sweep'}"]
     assert main(["train", "-m", *given, "--json"]) == 1
@@ -225,7 +239,31 @@ def test_a_job_has_the_thread_limits_of_the_command_and_further_arguments_of_its
     assert kwargs["env"]["MKL_NUM_THREADS"] == "3" and "OMP_NUM_THREADS" not in kwargs["env"]
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGHUP, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_job_under_way_and_starts_no_other(tmp_path, monkeypatch, capsys, number):
+    """A job that would sleep for minutes."""
+    monkeypatch.setattr(onejob, "_python", lambda: [sys.executable, "-c", "import time; time.sleep(300)"])
+    sweep, seen = tmp_path / "sweep", []
+    jobs = [Job(name, LIGHT, facts={"values": {"x": name}}) for name in ("00", "01")]
+    manyjobs.write_record(sweep, jobs, swept=["x"], launcher=[], title="Light jobs", go_on="come back")
+
+    def send():
+        while not (job_file(sweep, "00").exists() and (process := read_job(sweep, "00")["process"])):
+            time.sleep(0.02)
+        seen.append(Process.of_body(process))
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    assert main(["train", "-m", f"run.resume={sweep}"]) == 130
+    sender.join()
+    told = capsys.readouterr().err
+    assert "come back" in told and "Traceback" not in told and not seen[0].alive()
+    assert [read_job(sweep, name)["state"] for name in ("00", "01")] == ["interrupted", "planned"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_an_interrupt_ends_the_job_under_way_starts_no_other_and_says_how_to_go_on(tmp_path, number):
     interrupted(tmp_path / "sweep", number)
 

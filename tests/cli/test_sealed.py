@@ -85,6 +85,7 @@ def test_a_stopped_evaluation_tells_nothing_and_goes_on_to_the_same_record(
     assert code == 2 and "complete" in err
 
 
+@pytest.mark.slow
 def test_the_expert_is_stopped_and_goes_on_too(
     tmp_path: Path, capfd: Any, stop_after: Callable[[int | None], None]
 ) -> None:

@@ -94,10 +94,10 @@ def test_stored_log_probabilities_are_those_of_the_trainer(finished):
 TASK = "Pick up the toy boat and place it on the wooden disk."
 
 
-def test_a_directory_that_is_in_use_is_refused_with_the_remedy(finished):
-    again = vla_rl("train", *TINY_RUN, f"run.dir={finished[0]}")
-    assert again.returncode == 2
-    assert "not empty" in again.stderr and "run.resume=" in again.stderr and "Traceback" not in again.stderr
+def test_a_directory_that_is_in_use_is_refused_with_the_remedy(finished, capsys):
+    assert main(["train", *TINY_RUN, f"run.dir={finished[0]}"]) == 2
+    told = capsys.readouterr().err
+    assert "not empty" in told and "run.resume=" in told and "Traceback" not in told
 
 
 @pytest.mark.slow
@@ -108,13 +108,25 @@ def test_a_finished_run_can_be_resumed_and_changes_nothing(finished):
     assert {p.name: p.read_bytes() for p in directory.glob("*.jsonl")} == before
 
 
-def test_an_edit_of_the_stored_configuration_is_found_at_resume(finished, tmp_path):
+def test_an_edit_of_the_stored_configuration_is_found_at_resume(finished, tmp_path, capsys):
     edited = tmp_path / "edited"
     shutil.copytree(finished[0], edited)
     config = edited / "config.yaml"
     config.write_text(config.read_text().replace("lr: 3.0e-05", "lr: 0.5"))
-    done = vla_rl("train", f"run.resume={edited}")
-    assert done.returncode == 5 and "config.yaml" in done.stderr, done.stderr
+    assert main(["train", f"run.resume={edited}"]) == 5
+    assert "config.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # the launch of such a run is checked in tests/prereg/test_encoded_drafts.py
+def test_a_run_without_updates_is_an_evaluation_and_may_decode_as_the_reference_does(tmp_path):
+    for mode in ("reference", "grammar_masked"):
+        place = f"run.dir={tmp_path / mode}"
+        changes = ("run.steps=0", f"sampler.mode={mode}", "eval.seeds=0-1", "sim.max_ticks=60", place)
+        assert vla_rl("train", *TINY_RUN, *changes).returncode == 0
+        played = rows(tmp_path / mode, "episodes.jsonl")
+        assert [(row["phase"], row["step"], row["seed"]) for row in played] == [("eval", 0, 0), ("eval", 0, 1)]
+    refused = vla_rl("train", *TINY_RUN, "sampler.mode=reference", f"run.dir={tmp_path / 'more'}")
+    assert refused.returncode == 2 and "it cannot be trained on" in refused.stderr
 
 
 @pytest.mark.slow
@@ -124,9 +136,9 @@ def test_a_refused_launch_leaves_no_directory(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_resumed_run_keeps_its_own_configuration(finished):
-    done = vla_rl("train", f"run.resume={finished[0]}", "optim.lr=1e-3")
-    assert done.returncode == 2 and "optim.lr" in done.stderr
+def test_a_resumed_run_keeps_its_own_configuration(finished, capsys):
+    assert main(["train", f"run.resume={finished[0]}", "optim.lr=1e-3"]) == 2
+    assert "optim.lr" in capsys.readouterr().err
 
 
 SMALLEST = (

@@ -19,7 +19,7 @@ def blocks(page):
     return [block.strip().splitlines() for block in re.findall(r"```sh\n(.*?)```", text, flags=re.S)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def checkout(tmp_path_factory):
     """The project in a repository of its own, with everything committed, and `vla-rl` on the path."""
     root = tmp_path_factory.mktemp("reader") / "vla_rl"
@@ -42,11 +42,24 @@ def checkout(tmp_path_factory):
     return root, env
 
 
-def test_the_page_on_registrations_leads_from_nothing_to_a_judged_one(checkout):
-    root, env = checkout
-    first, *others = blocks("prereg.md")
-    for command in [*first, *(command for block in others for command in block)]:
+def typed(commands, root, env):
+    """Every command ends well."""
+    for command in commands:
         done = subprocess.run(command, shell=True, cwd=root, env=env, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_page_on_registrations_leads_from_nothing_to_a_launch(checkout):
+    root, env = checkout
+    first, *_ = blocks("prereg.md")
+    check = first.index("vla-rl prereg launch E001 --check")
+    typed(first[: check + 1], root, env)
+    assert first[check + 1] == "vla-rl prereg launch E001" and (root / "experiments/E001/registration.yaml").is_file()
+
+
+@pytest.mark.slow
+def test_the_page_on_registrations_leads_from_nothing_to_a_judged_one(checkout):
+    root, env = checkout
+    typed([command for block in blocks("prereg.md") for command in block], root, env)
     report = (root / "experiments/E001/REPORT.md").read_text()
     assert "## Verdict" in report and "the whole loop runs on this machine" in report

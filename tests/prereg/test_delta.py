@@ -13,7 +13,7 @@ from vla_rl.prereg.delta import Op, apply, diff, lookup, overlaps, read_path, se
 def test_applying_the_difference_gives_the_other_document_to_the_type():
     rng = random.Random(7)
     changed = 0
-    for _ in range(10_000):
+    for _ in range(4_000):
         a = mapping(rng)
         b = variant(rng, a) if rng.random() < 0.8 else mapping(rng)
         b = b if isinstance(b, dict) else {"b": b}
@@ -24,7 +24,7 @@ def test_applying_the_difference_gives_the_other_document_to_the_type():
         assert [Op.read(op.plain()) for op in ops] == ops
         changed += bool(ops)
         assert bool(ops) != same(a, b)
-    assert changed > 5_000
+    assert changed > 2_000
 
 
 def test_records_are_addressed_by_their_id_and_other_lists_are_one_value():
@@ -88,6 +88,7 @@ def test_only_leaves_that_exist_can_be_set():
     for path in ("optim", "optim.rate", "eval.at_steps.x"):
         with pytest.raises(ConfigError):
             set_values(document, {path: 1}, where="--set")
+    assert lookup(document, read_path("eval.at_steps")) == [1]
 
 
 def test_one_component_takes_the_place_of_another_as_a_whole_and_no_section_does():
@@ -97,4 +98,3 @@ def test_one_component_takes_the_place_of_another_as_a_whole_and_no_section_does
     for values in ({"reward": {"bonus": 2.0}}, {"optim": {"lr": 2e-6}}, {"optim": {"_target_": "a.V2"}}):
         with pytest.raises(ConfigError, match="is a section, not a value"):
             set_values(document, values, where="set")
-    assert lookup(document, read_path("eval.at_steps")) == [1]

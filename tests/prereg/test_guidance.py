@@ -63,8 +63,7 @@ def test_an_option_is_written_out(bench):
 
 
 @pytest.mark.parametrize("code", [1, 2, 3, 4, 5])
-def test_a_detached_launch_ends_with_the_code_of_its_process(bench, monkeypatch, tmp_path, code, capsys):
-    bench.frozen()
+def test_a_detached_launch_ends_with_the_code_of_its_process(active, monkeypatch, tmp_path, code, capsys):
     script = tmp_path / "python"
     script.write_text(f"#!/bin/sh\necho said; exit {code}\n")
     script.chmod(0o755)
@@ -84,31 +83,27 @@ def test_the_next_step_before_activation_can_be_taken(bench, capsys):
     assert prereg("activate", "E1", "--done", "plan=made") == 0
 
 
-def test_the_next_step_after_a_kill_is_to_go_on(bench, capsys):
-    bench.frozen()
-    begun(bench, replace(Process.own(), started=1))
+def test_the_next_step_after_a_kill_is_to_go_on(active, capsys):
+    begun(active, replace(Process.own(), started=1))
     answer = told(capsys, "status", "E1")[1]
     assert answer["next"] == "vla-rl prereg launch E1 --resume" and "gone" in answer["because"]
 
 
-def test_the_next_step_while_it_runs_is_to_look_after_it(bench, capsys):
-    bench.frozen()
-    begun(bench, Process.own())
+def test_the_next_step_while_it_runs_is_to_look_after_it(active, capsys):
+    begun(active, Process.own())
     assert told(capsys, "status", "E1")[1]["next"] == "vla-rl status"
 
 
-def test_hours_of_a_run_that_has_not_ended_are_nobody_elses(bench):
-    bench.frozen()
-    loaded = begun(bench, Process.own()).load()
+def test_hours_of_a_run_that_has_not_ended_are_nobody_elses(active):
+    loaded = begun(active, Process.own()).load()
     pool = account(loaded.registration, loaded.state)
     assert pool.reserved == {"wall_h": 0.1} and pool.left == {"wall_h": 0.9}
     tight = replace(loaded.registration, budget=replace(loaded.registration.budget, wall_h=0.15))
     assert "0.1 are reserved" in (account(tight, loaded.state).shortfall("main") or "")
 
 
-def test_an_exploratory_run_does_not_stand_against_a_verdict(bench, capsys):
-    bench.frozen()
-    begun(bench, Process.own(), exploratory=True)
+def test_an_exploratory_run_does_not_stand_against_a_verdict(active, capsys):
+    begun(active, Process.own(), exploratory=True)
     assert told(capsys, "verdict", "E1")[1]["verdict"] == "INCONCLUSIVE"
     assert prereg("close", "E1") == 4 and "stop it first" in capsys.readouterr().err
 
@@ -129,9 +124,8 @@ def test_an_override_holds_for_what_was_launched_under_it(bench, capsys):
     assert told(capsys, "verdict", "E1")[1]["verdict"] == "INCONCLUSIVE", "what was decided before was decided"
 
 
-def test_a_corrected_word_does_not_lead_back_from_a_halt(bench, capsys):
-    bench.frozen()
-    folder = begun(bench, Process.own())
+def test_a_corrected_word_does_not_lead_back_from_a_halt(active, capsys):
+    folder = begun(active, Process.own())
     with folder.ledger.locked():
         folder.write("tripwire", {"attempt": 1, "wires": ["collapse"], "why": "w"}, effective=folder.load().effective)
     assert prereg("amend", "E1", *WORDS, "--kind", "clerical") == 0

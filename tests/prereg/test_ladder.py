@@ -101,7 +101,7 @@ def _gated_template(tmp_path_factory, used):
         file.write("base/\n")
     made.commit("more")
     with used(made):
-        return made.frozen("E1", LADDER, "policy.checkpoint=base")
+        return made.frozen("E1", LADDER, "policy.checkpoint=base", "eval.seeds=300", "eval.slots=1")
 
 
 @pytest.fixture

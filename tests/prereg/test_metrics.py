@@ -24,16 +24,8 @@ def test_a_misspelt_metric_is_named_before_anything_runs(bench, capsys):
     assert "progress_finl_cm" in told and "did you mean progress_final_cm?" in told and "'clip'" in told
 
 
-def test_an_attempt_that_can_go_on_is_not_begun_anew(bench, capsys):
-    bench.frozen()
+def test_an_attempt_that_can_go_on_is_not_begun_anew(active, capsys):
     assert prereg("launch", "E1", "--set", "run.max_wall_s=0") == 0  # ends at once, and can go on
     assert prereg("launch", "E1", "--check") == 4
     assert "a fresh start would be a choice between runs" in capsys.readouterr().err
     assert prereg("launch", "E1", "--resume", "--check") == 0
-
-
-def test_an_attempt_whose_machine_is_gone_is_recorded_as_lost(bench, capsys):
-    bench.frozen()
-    assert prereg("lost", "E1", "1", "--hours", "1", "--reason", "gone") == 2
-    assert prereg("launch", "E1", "--set", "run.max_wall_s=0") == 0
-    assert prereg("lost", "E1", "1", "--hours", "1", "--reason", "gone") == 2, "it has its end"

@@ -19,6 +19,7 @@ def planned(capsys, named):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_a_plan_is_of_the_first_rung_as_it_was_frozen(bench, capsys):
     before = bench.frozen("E1", RUNGS).ledger()
     told = planned(capsys, "E1")

@@ -87,13 +87,12 @@ def test_a_boundary_that_a_killed_read_left_open_is_judged_by_the_next_one(bench
     assert bench.events()[-1] == "rung" and "boundary of R0: PROCEED" in capsys.readouterr().out
 
 
-def test_an_id_whose_ledger_was_taken_away_is_not_registered_again(bench, capsys):
-    bench.frozen()
-    bench.git("reset", "-q", "--hard", "HEAD~1")
-    shutil.rmtree(bench.experiments, ignore_errors=True)
-    bench.experiments.mkdir()
-    bench.draft()
+def test_an_id_whose_ledger_was_taken_away_is_not_registered_again(active, capsys):
+    active.git("reset", "-q", "--hard", "HEAD~1")
+    shutil.rmtree(active.experiments, ignore_errors=True)
+    active.experiments.mkdir()
+    active.draft()
     assert prereg("freeze", "E1", *TINY) == 2
     assert "refs/vla_rl/prereg/E1" in capsys.readouterr().err
-    bench.draft(id="E2")
+    active.draft(id="E2")
     assert prereg("freeze", "E2", *TINY) == 0
