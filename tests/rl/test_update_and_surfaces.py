@@ -16,7 +16,7 @@ from vla_rl.policy.sampler import PredictRequest
 from vla_rl.rl import preflight
 from vla_rl.rl.lessons import select_lessons
 from vla_rl.rl.surfaces import Full, PatchOnly, TextStack
-from vla_rl.rl.update import build_optimizer
+from vla_rl.rl.update import Fixed, accumulate_gradient, build_optimizer
 
 
 def test_the_first_ratio_is_one_nothing_is_clipped_and_the_gap_to_the_sampler_is_small(rows):
@@ -205,6 +205,26 @@ def test_the_dry_update_covers_the_longest_row_and_leaves_no_trace(rows):
         policy.model.lm_head.weight.fill_(float("nan"))
     with pytest.raises(StoppedRun, match="dry update"):
         preflight.dry_update(policy, parameters, optimizer, settings(), TEMPERATURE, observation)
+
+
+def test_everything_that_a_loss_is_given_lies_where_the_policy_is(rows):
+    """On torch's device without storage, where nothing of the CPU can be mixed in unnoticed."""
+    policy, given = tiny_policy(), []
+    lessons, divisor = select_lessons(rows, ADVANTAGES, weighting="token", episode_tokens=1.0)
+    held = [torch.from_numpy(lesson.row.logp) for lesson in lessons]
+    policy.model.to("meta")
+
+    def loss(inputs, objective):
+        given.append(inputs)
+        raise InterruptedError
+
+    constants = replace(settings(loss={"kl_beta": 0.1, "entropy_bonus": 0.1}), token_loss=loss)
+    for fixed in (Fixed(None, held), Fixed(held, held)):
+        with pytest.raises(InterruptedError):
+            accumulate_gradient(policy, lessons, divisor, constants, TEMPERATURE, fixed)
+    for inputs in given:
+        tensors = {name: value for name, value in vars(inputs).items() if isinstance(value, torch.Tensor)}
+        assert len(tensors) == 7 and {value.device.type for value in tensors.values()} == {"meta"}, tensors.keys()
 
 
 def test_a_full_disk_is_found_before_the_first_wave(rows, tmp_path, monkeypatch):
