@@ -105,7 +105,7 @@ BANDS: tuple[Band, ...] = (
     Band(300, 399, frozenset({"eval", "watch"}), "development: choosing a base, quickstart, benchmarks, tests"),
     Band(500, 599, frozenset({"eval", "watch", "train"}), "probes and preflights of our own"),
     Band(1000, 2999, frozenset({"eval", "watch", "train", "demos"}), "the documented experiments"),
-    Band(10000, 10199, frozenset({"eval"}), "confirmatory reads of our own registrations"),
+    Band(10000, 10999, frozenset({"eval"}), "confirmatory reads of our own registrations"),
     Band(100000, 199999, frozenset({"demos"}), "demonstrations"),
     Band(200000, 599999, frozenset({"train"}), "GRPO training streams"),
     Band(700000, MAX_SEED, frozenset({"eval"}), "outside evaluation"),
@@ -172,7 +172,7 @@ def check_fresh(seeds: Iterable[int], protocol: str, *, where: str) -> None:
             raise ConfigError(
                 f"seed {seed} can confirm nothing: {hit.first}-{hit.last} served {hit.decided}",
                 where=where,
-                remedy="seeds that nothing was decided on, such as 10000-10199",
+                remedy="seeds that nothing was decided on, such as 10000-10999",
             )
 
 

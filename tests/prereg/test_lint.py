@@ -408,6 +408,11 @@ WRONG = {
         "measurements[extra].head",
         "asks for another head",
     ),
+    "a protocol that the run does not play": (
+        lambda d: more(d, measurement("extra", played_by="run", protocol="sim100b-h10")),
+        "measurements[extra].protocol",
+        "asks for another protocol",
+    ),
     "a primary read of another look": (
         lambda d: all_of(
             d,

@@ -103,10 +103,13 @@ def _measurements(r: Registration) -> Iterator[Finding]:
                 yield Finding(f"{where}.step", f"a run of {steps} has no row {m.step}", f"1 to {steps}, or null")
         if m.kind == "series":
             continue
-        other = [name for name in ("head", "look") if getattr(m, name) not in (None, getattr(r.claim, name))]
+        other = [
+            name for name in ("head", "look", "protocol") if getattr(m, name) not in (None, getattr(r.claim, name))
+        ]
         if m.kind == "evaluation" and m.played_by == "run":
             if other:
-                what = f"the run trains and renders {r.claim.head}/{r.claim.look}, this asks for another {other[0]}"
+                own = "/".join(map(str, (r.claim.head, r.claim.protocol, r.claim.look)))
+                what = f"the run trains and plays {own}, this asks for another {other[0]}"
                 yield Finding(f"{where}.{other[0]}", what, "played_by: read")
             yield from _played_by_run(r, m, where)
         if other and m.id in _decisive(r):
@@ -152,7 +155,7 @@ def _seeds(r: Registration) -> Iterator[Finding]:
             seeds = parse_seeds(m.seeds or "")
             check_use(seeds, "eval", where=where)
             if m.id in primary:
-                check_fresh(seeds, r.claim.protocol, where=where)
+                check_fresh(seeds, m.protocol or r.claim.protocol, where=where)
         except ConfigError as error:
             yield Finding(where, error.what, error.remedy or "choose other seeds")
             continue

@@ -146,8 +146,8 @@ class Measurement:
         temperature: of an evaluation; null in a draft: that of the configuration.
         arm: whose run: an arm's id or label, ``*`` for every arm, null for the baseline.
         rung: whose run; null in a draft: the last.
-        head, look: policy head and option of `sim/look`, where they are not the claim's: of an evaluation that
-            `prereg read` plays, or of what is handed in.
+        head, look, protocol: policy head, option of `sim/look` and protocol, where they are not the claim's: of an
+            evaluation that `prereg read` plays, or of what is handed in.
     """
 
     id: str
@@ -161,6 +161,7 @@ class Measurement:
     rung: str | None = None
     head: str | None = None
     look: str | None = None
+    protocol: str | None = None
 
 
 @dataclass(frozen=True)

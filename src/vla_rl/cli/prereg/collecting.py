@@ -260,10 +260,9 @@ def _evaluation(
         tree[section] = config[section]
     head = measurement.head or registration.claim.head
     tree["policy"] = {**config["policy"], "checkpoint": checkpoint, "serve_head": head}
-    tree["sim"] = config["sim"]
+    tree["sim"] = {**config["sim"], "protocol": measurement.protocol or config["sim"]["protocol"]}
     if measurement.look is not None:
-        look = compose("config", [f"sim/look={measurement.look}"]).tree["sim"]["look"]
-        tree["sim"] = {**config["sim"], "look": look}
+        tree["sim"]["look"] = compose("config", [f"sim/look={measurement.look}"]).tree["sim"]["look"]
     tree["eval"] = {
         **tree["eval"], "seeds": measurement.seeds, "temperature": measurement.temperature,
         "slots": config["eval"]["slots"],

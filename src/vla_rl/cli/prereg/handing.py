@@ -83,7 +83,10 @@ def check_what_it_is_of(found: Evidence, measurement: Measurement, claim: Claim,
     Raises:
         UsageError: naming what.
     """
-    wanted: dict[str, Any] = {"head": measurement.head or claim.head, "protocol": claim.protocol}
+    wanted: dict[str, Any] = {
+        "head": measurement.head or claim.head,
+        "protocol": measurement.protocol or claim.protocol,
+    }
     if measurement.temperature is not None:
         wanted["temperature"] = measurement.temperature
     for name, registered in wanted.items():

@@ -117,18 +117,22 @@ def _open(target: Folder, loaded: Loaded, item: Read | Gate, view: ProgressView,
 
 
 def _same_world(known: Any, collected: Collected, loaded: Loaded) -> None:
-    """Evaluations of one registration are of one scene, unless another look was registered."""
+    """Evaluations of one registration are of one scene, unless another look or protocol was registered."""
     own = loaded.registration.measurement(collected.evidence.measurement)
-    if own.look is not None or collected.evidence.scene_hash is None:
+    if _elsewhere(own) or collected.evidence.scene_hash is None:
         return
     for other in known.values():
         registered = loaded.registration.measurement(other.measurement)
-        if registered.look is None and other.scene_hash not in (None, collected.evidence.scene_hash):
+        if not _elsewhere(registered) and other.scene_hash not in (None, collected.evidence.scene_hash):
             raise LaunchRefused(
                 f"{own.id} was played in another scene than {other.measurement}: nothing can be compared",
                 where=f"measurements[{own.id}]: scene_hash {collected.evidence.scene_hash} and {other.scene_hash}",
                 remedy="play it with the versions that are pinned",
             )
+
+
+def _elsewhere(measurement: Measurement) -> bool:
+    return measurement.look is not None or measurement.protocol is not None
 
 
 def _look(target: Folder, collected: Collected) -> None:

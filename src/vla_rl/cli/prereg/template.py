@@ -25,7 +25,7 @@ claim:
   look: plain                    # what is rendered; stated, so that no default can change it
   data_seen: none of these seeds # what you have seen when you write this
 
-# What is measured, once. 10000-10199 is the band of confirmatory reads.
+# What is measured, once. 10000-10999 is the band of confirmatory reads.
 measurements:
   - {{id: before, policy: base, played_by: read, seeds: 10000-10009, temperature: 0.0}}
   - {{id: after, policy: trained, played_by: read, seeds: 10000-10009, temperature: 0.0}}

@@ -24,6 +24,7 @@ from vla_rl.prereg.lint_run import Finding
 from vla_rl.prereg.parts import SECTION, parts
 from vla_rl.prereg.pins import Place, take
 from vla_rl.prereg.sections import ComposedFrom, Meta
+from vla_rl.sim.protocol import protocol_named
 
 HEADER = (
     "# Frozen. It is changed by amendments only (vla-rl prereg amend {id}); any edit of it fails verify.\n"
@@ -118,7 +119,7 @@ def _prepare(
     )  # fmt: skip
     pins = take(reader.tree, place, ["vla-rl", "prereg", "freeze", *argv], data, absent=absent)
     document = freezing.document(draft, reader.tree, meta, pins)
-    return document, [*_look(draft, reader.tree), *_committed(place)]
+    return document, [*_look(draft, reader.tree), *_protocols(draft), *_committed(place)]
 
 
 def _look(draft: Draft, tree: dict[str, Any]) -> list[Finding]:
@@ -129,6 +130,18 @@ def _look(draft: Draft, tree: dict[str, Any]) -> list[Finding]:
     changed = sorted(key for key in stated if not same(stated[key], tree["sim"]["look"].get(key)))
     what = f"the run does not render the look {draft.claim.look!r}: {', '.join(changed)} differ"
     return [Finding("claim.look", what, f"freeze with sim/look={draft.claim.look}, or state the look of the run")]
+
+
+def _protocols(draft: Draft) -> list[Finding]:
+    """What is to be played under another protocol than the run's can be."""
+    found = []
+    for measurement in draft.measurements:
+        try:
+            protocol_named(measurement.protocol or draft.claim.protocol)
+        except ConfigError as error:
+            where = f"measurements[{measurement.id}].protocol"
+            found.append(Finding(where, error.what, error.remedy or "name another"))
+    return found
 
 
 def _committed(place: Place) -> list[Finding]:
