@@ -2,7 +2,7 @@
 
 import subprocess
 
-from vla_rl.prereg.identity import git_facts, package_versions, tree_digest
+from vla_rl.prereg.identity import git_facts, identity, package_versions, tree_digest
 
 
 def test_an_edit_changes_the_tree_digest_even_when_nothing_was_committed(tmp_path):
@@ -42,6 +42,16 @@ def test_uncommitted_edits_are_reported(tmp_path):
     assert len(str(clean["commit"])) == 40 and clean["dirty"] is False
     (tmp_path / "a").write_text("2")
     assert git_facts(tmp_path)["dirty"] is True
+
+
+def test_settings_of_the_allocator_are_on_record_and_so_is_that_there_are_none(monkeypatch):
+    for value in ("expandable_segments:True", None):
+        for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+            monkeypatch.delenv(name, raising=False)
+            if value is not None:
+                monkeypatch.setenv(name, value)
+            recorded = identity()["variables"]
+            assert isinstance(recorded, dict) and recorded[name] == value
 
 
 def test_versions_name_the_packages_that_change_numbers():

@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from vla_rl.errors import IntegrityError, UsageError
-from vla_rl.prereg import watch
+from vla_rl.prereg import health, watch
 from vla_rl.prereg.process import Process
 from vla_rl.prereg.watch import Probe, WatchGates
 
@@ -37,6 +38,21 @@ def test_a_process_that_has_ended_is_dead_also_before_its_parent_has_noticed():
     assert process.alive() is False and child.poll() is None or child.returncode == -9
     child.wait()
     assert Process.of(child.pid) != process
+
+
+def test_a_run_is_dead_though_a_process_with_its_very_command_line_lives(tmp_path):
+    command = [sys.executable, "-c", "input()"]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE) as ours,
+        subprocess.Popen(command, stdin=subprocess.PIPE) as alike,
+    ):
+        entry = watch.open(tmp_path / "run", process=Process.of(ours.pid), where=tmp_path / "watch")
+        before = health.examine(entry).state
+        ours.kill()
+        ours.wait()
+        after, texts = health.examine(entry).state, Path(f"/proc/{alike.pid}/cmdline").read_bytes()
+        alike.kill()
+    assert (before, after) == ("live", "dead") and b"input()" in texts
 
 
 def test_an_entry_says_what_it_was_given_and_goes_with_the_run(tmp_path):

@@ -72,6 +72,26 @@ def test_the_learning_rate_after_a_restore_is_the_configured_one(tmp_path):
     assert optimizer.param_groups[0]["lr"] == 3e-7
 
 
+def test_the_step_after_a_restore_is_that_of_the_configured_learning_rate_and_betas(tmp_path):
+    """By hand: the moments are those that were saved, everything else is the new optimiser's own."""
+    model = network()
+    parameters, optimizer = parts(model, lr=1e-2)
+    learn(model, optimizer, 1)
+    path = ckpt.save_checkpoint(tmp_path, 1, parameters, optimizer, {})
+    new = {"lr": 3e-4, "betas": (0.5, 0.25), "eps": 1e-3, "weight_decay": 0.5}
+    optimizer = torch.optim.AdamW([p for _, p in parameters], **new)
+    ckpt.restore(ckpt.load_checkpoint(path), parameters, optimizer)
+    assert {name: optimizer.param_groups[0][name] for name in new} == new
+    learn(model, optimizer, 1, start=1)
+    loaded = ckpt.load_checkpoint(path)
+    for name, parameter in parameters:
+        mean = 0.5 * loaded.moments[f"{name}.exp_avg"] + 0.5 * parameter.grad
+        square = 0.25 * loaded.moments[f"{name}.exp_avg_sq"] + 0.75 * parameter.grad**2
+        step = mean / (1 - 0.5**2) / ((square / (1 - 0.25**2)).sqrt() + 1e-3)
+        expected = loaded.weights[name] * (1 - 3e-4 * 0.5) - 3e-4 * step
+        assert torch.allclose(parameter, expected, rtol=1e-6, atol=1e-8), name
+
+
 @pytest.mark.parametrize("name", ["surface.safetensors", "optimizer.safetensors", ckpt.STATE])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_any_damage_is_an_integrity_error(tmp_path, name, damage):
@@ -183,8 +203,10 @@ def test_a_run_in_progress_cannot_be_resumed_and_a_stopped_one_can_with_a_second
     with pytest.raises(UsageError, match="another process"):
         RunDir.resume(run.path, config=CONFIG, manifest={}, free=())
     run.close()
-    again = RunDir.resume(run.path, config=CONFIG, manifest={"device": "cpu"}, free=())
-    assert len(json.loads((again.path / MANIFEST).read_text())["launches"]) == 2
+    first = json.loads((run.path / MANIFEST).read_text())["launches"]
+    again = RunDir.resume(run.path, config=CONFIG, manifest={"device": "cuda"}, free=())
+    launches = json.loads((again.path / MANIFEST).read_text())["launches"]
+    assert launches[:1] == first and [launch["device"] for launch in launches] == ["cpu", "cuda"]
 
 
 def test_a_changed_configuration_is_refused_by_key_and_value_unless_the_key_is_free(tmp_path):

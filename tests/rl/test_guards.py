@@ -12,7 +12,7 @@ from guarded_run import FIRST, out_of_time_at, saved, stop, trainer_of, wave
 from test_trainer import Killed, evidence, finish, read
 
 from vla_rl.errors import StoppedRun
-from vla_rl.rl import events, gates
+from vla_rl.rl import device, events, gates
 from vla_rl.rl.checkpoint import checkpoints, load_checkpoint
 from vla_rl.rl.device import DeviceFacts, foreign_processes
 from vla_rl.rl.gates import judge_idle
@@ -254,6 +254,18 @@ def test_a_device_is_idle_if_others_hold_little_and_nobody_computes_there():
     assert foreign_processes(None) is None and foreign_processes([1, 2]) is None  # of another process namespace
     assert foreign_processes([os.getpid(), 77]) == (77,)
     assert gates.device_facts("cpu") is None
+
+
+def test_memory_is_what_the_driver_says_and_not_what_this_process_has_allocated(monkeypatch):
+    """Of 80 GiB 10 are free; this process's pool holds 30, of which 1 is in use: others hold 40."""
+    told = {"mem_get_info": (10, 80), "memory_reserved": 30, "memory_allocated": 1, "max_memory_allocated": 1}
+    for name, gib in told.items():
+        answer = tuple(g * 2**30 for g in gib) if isinstance(gib, tuple) else gib * 2**30
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(device, "_compute_pids", lambda: None)
+    facts = device.device_facts("cuda")
+    assert facts == DeviceFacts(total_gib=80.0, free_gib=10.0, foreign_gib=40.0, foreign_processes=None)
+    assert not judge_idle(facts, foreign_gib=1.0, free_gib=60.0).passed
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -189,6 +189,26 @@ def test_time_that_a_killed_evaluation_took_is_spent(tmp_path, monkeypatch):
     assert "budget of hours" in stop(path, budget={"wall_h": 2.0})
 
 
+@pytest.mark.parametrize(("key", "device"), [("gpu_h", "cuda"), ("wall_h", "cpu")])
+def test_hours_that_run_out_inside_a_wave_stop_the_run_there(plain, tmp_path, monkeypatch, key, device):
+    """Three hours pass in the second wave, after its first episode; nobody but the run itself looks."""
+    path = tmp_path / "run"
+    monkeypatch.setattr(trainer_module, "Account", lambda _: account.Account(device))
+    trainer = trainer_of(path, budget={key: 2.0})
+
+    def hours_pass(event):
+        if isinstance(event, EpisodeDone) and len(wave(path, 2)) == 1:
+            trainer.account.counters = replace(trainer.account.counters, device_s=3 * 3600.0)
+
+    trainer.on_event = hours_pass
+    with pytest.raises(StoppedRun, match="budget of .*hours"):
+        finish(trainer)
+    last = read(path, "train.jsonl")[-1]
+    assert last["step"] == 2 and [firing["wire"] for firing in last["tripwires"]] == [f"budget.{key}"]
+    assert 0 < last["episodes"] == len(wave(path, 2)) < 6 and last["rows"] == 0
+    assert {name: c.state["policy_digest"] for name, c in saved(path).items()} == {"step_0001": plain[1][1]}
+
+
 def test_a_baseline_that_silences_its_wire_is_told_once(tmp_path):
     """Knock-aways in all of the first wave: twice that is more than every episode."""
     path, told = tmp_path / "run", []

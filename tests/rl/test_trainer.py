@@ -367,6 +367,37 @@ def test_rows_are_kept_on_request_and_hold_what_was_sampled(reference, tmp_path)
     assert evidence(tmp_path / "run") == evidence(reference[0])
 
 
+def test_against_what_was_recorded_a_wave_from_disk_has_ratio_one_and_clips_nothing(tmp_path):
+    """The run dies when its first wave is on disk; the next launch reads it, pictures included."""
+
+    def die(event):
+        if isinstance(event, events.UpdateProgress):
+            raise Killed
+
+    recorded, played = LossConfig(old_logp="recorded"), []
+    with pytest.raises(Killed):
+        finish(toy_trainer(tmp_path / "run", loss=recorded, on_event=die))
+    finish(toy_trainer(tmp_path / "run", loss=recorded, steps=1, on_event=played.append))
+    assert not any(isinstance(event, EpisodeDone) and event.episode_id.startswith("seed200") for event in played)
+    (row,) = read(tmp_path / "run", "train.jsonl")
+    assert row["rows"] > 0 and row["clip_fraction"] == 0 and row["rollout_gap"] < 1e-5
+    assert max(abs(row[name] - 1) for name in ("mean_ratio", "min_ratio", "max_ratio")) < 1e-4
+
+
+@pytest.mark.parametrize(("lr", "betas"), [(0.0, (0.9, 0.95)), (1e-4, (0.0, 0.5))])
+def test_the_update_after_a_resume_is_made_with_the_constants_of_its_launch(tmp_path, lr, betas):
+    """The command refuses other constants at resume; were they given to the trainer, they would be in force."""
+    finish(toy_trainer(tmp_path / "run", steps=1))
+    constants = OptimConfig(lr=lr, beta1=betas[0], beta2=betas[1], microbatch_rows=4)
+    resumed = toy_trainer(tmp_path / "run", steps=2, optim=constants)
+    finish(resumed)
+    (group,) = resumed.optimizer.param_groups
+    assert (group["lr"], group["betas"]) == (lr, betas)
+    first, second = (load_checkpoint(path).weights for path in checkpoints(resumed.run_dir.checkpoints))
+    moved = max(float((second[name] - first[name]).abs().max()) for name in first)
+    assert moved == 0.0 if lr == 0.0 else 0.0 < moved < 5 * lr
+
+
 def test_a_loss_that_is_not_finite_is_recorded_and_stops_the_run_before_any_checkpoint(tmp_path):
     trainer = toy_trainer(tmp_path / "run")
 
@@ -485,6 +516,22 @@ def test_a_resumed_run_is_anchored_to_step_0_and_not_to_the_weights_that_it_goes
     finish(resumed)
     first, second = (load_checkpoint(path).state["policy_digest"] for path in checkpoints(resumed.run_dir.checkpoints))
     assert anchored == {tiny_policy().digest()} and live[-1] == second and first in live
+
+
+def test_the_distance_is_measured_on_rows_of_every_seed(tmp_path, monkeypatch):
+    """Four rows of two seeds with three draws each: two rows a seed, of two draws. The first four of the wave are of
+    one seed and of two episodes at most."""
+    samples, real = [], trainer_module.measure
+
+    def measured(policy, anchor, rows, **rest):
+        samples.append([row.spec for row in rows])
+        return real(policy, anchor, rows, **rest)
+
+    monkeypatch.setattr(trainer_module, "measure", measured)
+    finish(toy_trainer(tmp_path / "run", loss=LossConfig(kl_rows=4)))
+    assert len(samples) == STEPS
+    for step, specs in enumerate(samples):
+        assert len(set(specs)) == 4 and sorted(spec.seed - 200000 - 2 * step for spec in specs) == [0, 0, 1, 1]
 
 
 def test_an_update_beyond_the_trust_region_is_undone_and_recorded(reference, tmp_path):

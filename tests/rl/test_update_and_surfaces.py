@@ -12,11 +12,13 @@ from tiny_policy import tiny_policy, tiny_sampler
 
 from vla_rl.config.schema import OptimConfig
 from vla_rl.errors import ConfigError, IntegrityError, MachineError, StoppedRun
+from vla_rl.policy.logprob import Scores
 from vla_rl.policy.sampler import PredictRequest
 from vla_rl.rl import preflight
+from vla_rl.rl import update as update_module
 from vla_rl.rl.lessons import select_lessons
 from vla_rl.rl.surfaces import Full, PatchOnly, TextStack
-from vla_rl.rl.update import build_optimizer
+from vla_rl.rl.update import Fixed, accumulate_gradient, build_optimizer
 
 
 def test_the_first_ratio_is_one_nothing_is_clipped_and_the_gap_to_the_sampler_is_small(rows):
@@ -205,6 +207,28 @@ def test_the_dry_update_covers_the_longest_row_and_leaves_no_trace(rows):
         policy.model.lm_head.weight.fill_(float("nan"))
     with pytest.raises(StoppedRun, match="dry update"):
         preflight.dry_update(policy, parameters, optimizer, settings(), TEMPERATURE, observation)
+
+
+def test_everything_that_a_loss_is_given_lies_where_the_scores_lie(rows, monkeypatch):
+    """Scores come from torch's device without storage, with which nothing on the CPU can be computed together."""
+    given, real = [], update_module.score_rows
+    lessons, divisor = select_lessons(rows, ADVANTAGES, weighting="token", episode_tokens=1.0)
+    held = [torch.from_numpy(lesson.row.logp) for lesson in lessons]
+
+    def elsewhere(*arguments):
+        return Scores(*(value.to("meta") for value in vars(real(*arguments)).values()))
+
+    def loss(inputs, objective):
+        given.append({name: value for name, value in vars(inputs).items() if isinstance(value, torch.Tensor)})
+        raise InterruptedError
+
+    monkeypatch.setattr(update_module, "score_rows", elsewhere)
+    constants = replace(settings(loss={"kl_beta": 0.1, "entropy_bonus": 0.1}), token_loss=loss)
+    for fixed in (Fixed(None, held), Fixed(held, held)):
+        with pytest.raises(InterruptedError):
+            accumulate_gradient(tiny_policy(), lessons, divisor, constants, TEMPERATURE, fixed)
+    assert [len(tensors) for tensors in given] == [7, 7]
+    assert {value.device.type for tensors in given for value in tensors.values()} == {"meta"}
 
 
 def test_a_full_disk_is_found_before_the_first_wave(rows, tmp_path, monkeypatch):

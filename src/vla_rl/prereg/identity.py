@@ -7,6 +7,7 @@ that were never committed are invisible to it; the tree digests are taken over t
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import subprocess
 import sys
@@ -27,6 +28,15 @@ PACKAGES = (
     "torch",
     "transformers",
     "vla-rl",
+)
+VARIABLES = (  # that decide how the same code runs
+    "MUJOCO_GL",
+    "OMP_NUM_THREADS",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "HYDRA_INSTANTIATE_ALLOWLIST_OVERRIDE",
+    "LD_PRELOAD",
 )
 
 
@@ -70,13 +80,20 @@ def package_versions() -> dict[str, str | None]:
     return versions
 
 
+def variables() -> dict[str, str | None]:
+    """Environment variables as they are in force; null if one is not set."""
+    return {name: os.environ.get(name) for name in VARIABLES}
+
+
 def identity() -> dict[str, object]:
-    """Everything above for the running process: code and conf digests, git facts, versions, host and command line."""
+    """Everything above for the running process: code and conf digests, git facts, versions, variables, host and command
+    line."""
     return {
         "src_digest": tree_digest(paths.PACKAGE, "*.py"),
         "conf_digest": tree_digest(paths.conf_dir(), "*.yaml"),
         "git": git_facts(),
         "packages": package_versions(),
+        "variables": variables(),
         "host": {"machine": platform.machine(), "system": platform.system(), "node": platform.node()},
         "argv": sys.argv[1:],
     }

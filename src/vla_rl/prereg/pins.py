@@ -20,20 +20,13 @@ from vla_rl import paths
 from vla_rl.errors import ConfigError, UsageError
 from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.git import Git, blob_id, is_bytecode, tree_id
-from vla_rl.prereg.identity import package_versions
+from vla_rl.prereg.identity import package_versions, variables
 from vla_rl.prereg.imports import foreign_bytecode, links, misplaced, shadows, start_up_hooks
 from vla_rl.prereg.sections import CodePins, EnvironmentPins, FilePins, Pins
 
 LOCK = "constraints.txt"
 ROBOT = "so101_nexus"
 EXACT = ("torch", "mujoco", "transformers", "numpy", "tokenizers", "so101-nexus", "vla-rl")
-VARIABLES = (
-    "MUJOCO_GL",
-    "OMP_NUM_THREADS",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "HYDRA_INSTANTIATE_ALLOWLIST_OVERRIDE",
-    "LD_PRELOAD",
-)
 _HEX40 = re.compile(r"[0-9a-f]{40}")
 
 
@@ -96,7 +89,7 @@ def take(
         codec=_checkpoint(config.get("policy", {}), "fast_tokenizer", "fast_revision", absent),
         robot=_robot(),
         packages=package_versions(),
-        environment=EnvironmentPins({name: os.environ.get(name) for name in VARIABLES}, start_up_hooks()),
+        environment=EnvironmentPins(variables(), start_up_hooks()),
         command=command,
         draft_sha256=file_digest(draft) if draft is not None else None,
     )
