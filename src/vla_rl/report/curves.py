@@ -23,7 +23,7 @@ MEAN_OVER = 5  # waves: one of them is a few dozen episodes
 SEED = "run.seed"
 WIDTH, LEFT, PANEL_WIDTH, PANEL_HEIGHT, GAP = 880.0, 66.0, 350.0, 230.0, 84.0
 TOP, LEGEND_ROW, BELOW = 84.0, 18.0, 48.0
-DODGE_PX = 5.0  # between intervals of several policies at one number of updates
+DODGE_PX = 7.0  # between intervals of several policies at one number of updates
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,9 @@ def held_out(seen: Sequence[Opened]) -> list[HeldOut]:
         if base and lines and all(at[0] > 0 for line in lines.values() for at in line):
             lines = {name: line | base for name, line in lines.items()}
         if any(len({at[0] for at in line}) > 1 for line in lines.values()):
-            told.append(HeldOut(_scenes(members[0][0], members[0][1][1]), {k: tuple(sorted(v)) for k, v in lines.items()}))
+            told.append(
+                HeldOut(_scenes(members[0][0], members[0][1][1]), {k: tuple(sorted(v)) for k, v in lines.items()})
+            )
     return told
 
 
@@ -125,7 +127,9 @@ def smoothed(waves: Sequence[tuple[int, int, int]]) -> dict[int, float]:
     return {step: fmean(shares[max(0, i - MEAN_OVER + 1) : i + 1]) for i, (step, _, _) in enumerate(waves)}
 
 
-def _curve(registration: Registration, rung: str, members: Sequence[tuple[Opened, list[tuple[int, int, int]]]]) -> Curve:
+def _curve(
+    registration: Registration, rung: str, members: Sequence[tuple[Opened, list[tuple[int, int, int]]]]
+) -> Curve:
     means = [smoothed(waves) for _, waves in members]
     common = sorted(set.intersection(*(set(each) for each in means)))
     shares = [(step, [each[step] for each in means]) for step in common]
@@ -160,7 +164,9 @@ def _draw_training(svg: Svg, box: tuple[float, float, float, float], curves: Seq
         svg, box, spanned(steps, share=0.02), (0.0, 100.0), x_label="GRPO step", y_label="success of the wave, %",
         y_ticks=range(0, 101, 20),
     )  # fmt: skip
-    _title(svg, box, "training waves", [(c.label, f", {c.seeds} training seeds" * (c.seeds > 1)) for c in curves], names)
+    _title(
+        svg, box, "training waves", [(c.label, f", {c.seeds} training seeds" * (c.seeds > 1)) for c in curves], names
+    )
     for curve in curves:
         ink = colour(names.index(curve.label))
         if curve.seeds > 1:
@@ -216,7 +222,7 @@ def _note(curves: Sequence[Curve], evaluations: Sequence[HeldOut]) -> str:
     if any(curve.seeds > 1 for curve in curves):
         told.append("Line and band: mean, lowest and highest of the training seeds, each smoothed by itself.")
     if evaluations:
-        told.append("Held out: share of n scenes; bars: Clopper-Pearson, 95 %; what a point stands for is in its title.")
+        told.append("Held out: share of n scenes; bars: Clopper-Pearson, 95\u00a0%.")
     return " ".join(told)
 
 

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vla_rl.prereg.folder import Loaded
+from vla_rl.prereg.reported import DIRECTORY
 from vla_rl.report import curves, funnel, intervals
 from vla_rl.report.opened import Found, opened
-
-DIRECTORY = "report"  # beside REPORT.md
 
 
 @dataclass(frozen=True)

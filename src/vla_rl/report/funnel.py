@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.outcome import Unjudged
 from vla_rl.report.opened import Opened
-from vla_rl.report.svg import COLOURS, FAINT, INK, Svg, caption, caption_height
+from vla_rl.report.svg import COLOURS, FAINT, INK, Svg, caption, caption_height, fitted
 from vla_rl.report.tables import TEST_NAMES
 
 STAGES = ("touched", "pinched", "lifted", "success")
@@ -49,9 +49,7 @@ def rows(seen: Sequence[Opened]) -> list[Row]:
             tests = {str(e.get("success_test")) for e in each.evidence.episodes}
             test = TEST_NAMES.get(tests.pop(), "") if len(tests) == 1 else ""
             n = max(pair[1] for pair in counts if pair is not None)
-            told.append(
-                Row(each.evidence.measurement, each.policy, counts, n, len(each.evidence.excluded), test)
-            )
+            told.append(Row(each.evidence.measurement, each.policy, counts, n, len(each.evidence.excluded), test))
     return told
 
 
@@ -83,7 +81,7 @@ def figure(rows: Sequence[Row], id: str) -> bytes:
         svg.text(LEFT + column * (COLUMN + GAP), top - 10, stage, px=13, bold=True)
     for i, row in enumerate(rows):
         y = top + ROW * i
-        svg.text(16, y + BAR - 3, f"{row.evaluation}: {row.policy}", px=13)
+        svg.text(16, y + BAR - 3, fitted(f"{row.evaluation}: {row.policy}", LEFT - 90, px=13), px=13)
         svg.text(LEFT - 14, y + BAR - 3, f"n = {row.n}", anchor="end", fill=FAINT)
         for column, (stage, pair) in enumerate(zip(STAGES, row.counts, strict=True)):
             x = LEFT + column * (COLUMN + GAP)

@@ -14,7 +14,7 @@ from typing import Any
 from vla_rl.prereg.folder import Loaded
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.report.opened import Opened
-from vla_rl.report.svg import COLOURS, FAINT, INK, Panel, Svg, caption, caption_height, short, spanned
+from vla_rl.report.svg import COLOURS, FAINT, INK, Panel, Svg, caption, caption_height, fitted, short, spanned
 
 WIDTH, LEFT, RIGHT, ROW = 860.0, 250.0, 540.0, 34.0
 HEAD, FOOT = 46.0, 50.0  # above and below the rows of one panel
@@ -126,8 +126,9 @@ def _panel(svg: Svg, top: float, rows: Sequence[Row], unit: str) -> None:
         ends = [(frame.x(row.low), y), (frame.x(row.high), y)]
         svg.line(ends, ink, width=2.4, cls="interval", tip=f"{row.read}: {row.low!r} to {row.high!r}")
         svg.mark((frame.x(row.estimate), y), "square" if row.role == "primary" else "circle", ink, cls="estimate")
-        svg.text(16, y - 2, row.read, px=13, bold=row.role == "primary")
-        svg.text(16, y + 11, ", ".join(filter(None, (row.role, row.note, row.status))), fill=FAINT)
+        svg.text(16, y - 2, fitted(row.read, LEFT - 24, px=13), px=13, bold=row.role == "primary")
+        below = ", ".join(filter(None, (row.role, row.note, row.status)))
+        svg.text(16, y + 11, fitted(below, LEFT - 24), fill=FAINT)
         svg.text(RIGHT + 20, y + 4, "" if row.line is None else short(row.line))
         svg.text(RIGHT + 72, y + 4, f"{row.estimate:.4g} [{row.low:.4g}, {row.high:.4g}]")
         svg.text(WIDTH - 60, y + 4, "–" if row.n is None else str(row.n))
@@ -135,7 +136,7 @@ def _panel(svg: Svg, top: float, rows: Sequence[Row], unit: str) -> None:
 
 def _levels(rows: Sequence[Row]) -> str:
     levels = sorted({row.level for row in rows})
-    return " and ".join(f"{100 * level:.4g} %" for level in levels)
+    return " and ".join(f"{100 * level:.4g}\u00a0%" for level in levels)
 
 
 def _told(row: Row) -> str:

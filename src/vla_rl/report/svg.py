@@ -67,13 +67,19 @@ def short(value: float) -> str:
 def wrapped(text: str, width_px: float) -> list[str]:
     """Lines of small text that fit into a width."""
     lines = [""]
-    for word in text.split():
+    for word in text.split(" "):  # not at a space that holds together what belongs together
         longer = f"{lines[-1]} {word}".strip()
         if lines[-1] and len(longer) * CHAR_PX > width_px:
             lines.append(word)
         else:
             lines[-1] = longer
     return lines
+
+
+def fitted(text: str, width_px: float, *, px: int = SMALL_PX) -> str:
+    """The text, or its beginning, in a width."""
+    room = int(width_px / (CHAR_PX * px / SMALL_PX))
+    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 @dataclass
