@@ -25,6 +25,9 @@ WIDTH, LEFT, PANEL_WIDTH, PANEL_HEIGHT, GAP = 880.0, 66.0, 350.0, 230.0, 84.0
 TOP, LEGEND_ROW, BELOW = 84.0, 18.0, 48.0
 DODGE_PX = 7.0  # between intervals of several policies at one number of updates
 
+Wave = tuple[int, int, int]  # step, successes, episodes
+Run = tuple[Opened, list[Wave]]
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -57,39 +60,38 @@ class HeldOut:
 
 def training(registration: Registration, seen: Sequence[Opened]) -> list[Curve]:
     """Curves of all series that tell how many episodes of a wave succeeded."""
-    runs: dict[tuple[str, str], tuple[Opened, list[tuple[int, int, int]]]] = {}
+    runs: dict[tuple[str, str], Run] = {}
     for each in seen:
         if each.evidence.kind == "series" and (waves := _waves(each.evidence.rows)):
             key = each.rung, each.evidence.arm or ""
             if key not in runs or len(runs[key][1]) < len(waves):  # the same run may be registered up to two steps
                 runs[key] = each, waves
-    groups: dict[tuple[str, str], list[tuple[Opened, list[tuple[int, int, int]]]]] = {}
+    groups: dict[tuple[str, str], list[Run]] = {}
     for (rung, _), (each, waves) in runs.items():
         rest = {path: value for path, value in (each.arm.set if each.arm else {}).items() if path != SEED}
         groups.setdefault((rung, digest("arm", rest)), []).append((each, waves))
-    return [_curve(registration, rung, members) for (rung, _), members in groups.items()]
+    return [_curve(registration, members) for members in groups.values()]
 
 
-def held_out(seen: Sequence[Opened]) -> list[HeldOut]:
+def held_out(registration: Registration, seen: Sequence[Opened]) -> list[HeldOut]:
     """Evaluations of which those on one set of scenes were made at two numbers of updates or more."""
     groups: dict[tuple[Any, ...], list[tuple[Opened, tuple[int, int]]]] = {}
     for each in seen:
         if (counted := _successes(each)) is not None and each.step is not None:
             e = each.evidence
             groups.setdefault((e.seeds, e.temperature, e.head, e.scene_hash, counted[1]), []).append((each, counted))
+    from_base = {rung.id for rung in registration.ladder if rung.starts_from == "base"}
     told = []
     for members in groups.values():
         base = {(0, *counted) for each, counted in members if each.base}
-        lines: dict[str, set[tuple[int, int, int]]] = {}
+        lines: dict[str, set[Wave]] = {}
         for each, counted in members:
             if not each.base:
-                lines.setdefault(each.arm_name, set()).add((each.step or 0, *counted))
-        if base and lines and all(at[0] > 0 for line in lines.values() for at in line):
-            lines = {name: line | base for name, line in lines.items()}
+                start = base if each.rung in from_base else set()
+                lines.setdefault(_name(registration, each), set()).update({(each.step or 0, *counted)}, start)
         if any(len({at[0] for at in line}) > 1 for line in lines.values()):
-            told.append(
-                HeldOut(_scenes(members[0][0], members[0][1][1]), {k: tuple(sorted(v)) for k, v in lines.items()})
-            )
+            scenes = _scenes(members[0][0], members[0][1][1])
+            told.append(HeldOut(scenes, {name: tuple(sorted(line)) for name, line in lines.items()}))
     return told
 
 
@@ -115,28 +117,30 @@ def figure(curves: Sequence[Curve], evaluations: Sequence[HeldOut], id: str) -> 
 
 
 # ------------------------------------------------------------------------------------------------------------- the data
-def _waves(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, int, int]]:
+def _waves(rows: Sequence[Mapping[str, Any]]) -> list[Wave]:
     """(step, successes, episodes) of the rows that tell all three."""
     told = [(row["step"], row.get("successes"), row.get("episodes")) for row in rows]
     return [(step, k, n) for step, k, n in told if type(k) is int and type(n) is int and 0 <= k <= n and n > 0]
 
 
-def smoothed(waves: Sequence[tuple[int, int, int]]) -> dict[int, float]:
+def smoothed(waves: Sequence[Wave]) -> dict[int, float]:
     """By step, the mean share of the wave and those before it, `MEAN_OVER` in all."""
     shares = [k / n for _, k, n in waves]
     return {step: fmean(shares[max(0, i - MEAN_OVER + 1) : i + 1]) for i, (step, _, _) in enumerate(waves)}
 
 
-def _curve(
-    registration: Registration, rung: str, members: Sequence[tuple[Opened, list[tuple[int, int, int]]]]
-) -> Curve:
+def _curve(registration: Registration, members: Sequence[Run]) -> Curve:
     means = [smoothed(waves) for _, waves in members]
     common = sorted(set.intersection(*(set(each) for each in means)))
     shares = [(step, [each[step] for each in means]) for step in common]
-    label = members[0][0].arm_name + (f" of {rung}" if len(registration.ladder) > 1 else "")
     sizes = [n for _, waves in members for _, _, n in waves]
     points = tuple((step, fmean(each), min(each), max(each)) for step, each in shares)
-    return Curve(label, len(members), points, (min(sizes), max(sizes)))
+    return Curve(_name(registration, members[0][0]), len(members), points, (min(sizes), max(sizes)))
+
+
+def _name(registration: Registration, each: Opened) -> str:
+    """The arm, and of several rungs which."""
+    return each.arm_name + (f" of {each.rung}" if len(registration.ladder) > 1 else "")
 
 
 def _successes(each: Opened) -> tuple[int, int] | None:
@@ -164,9 +168,8 @@ def _draw_training(svg: Svg, box: tuple[float, float, float, float], curves: Seq
         svg, box, spanned(steps, share=0.02), (0.0, 100.0), x_label="GRPO step", y_label="success of the wave, %",
         y_ticks=range(0, 101, 20),
     )  # fmt: skip
-    _title(
-        svg, box, "training waves", [(c.label, f", {c.seeds} training seeds" * (c.seeds > 1)) for c in curves], names
-    )
+    entries = [(c.label, f", {c.seeds} training seeds" * (c.seeds > 1)) for c in curves]
+    _title(svg, box, "training waves", entries, names)
     for curve in curves:
         ink = colour(names.index(curve.label))
         if curve.seeds > 1:

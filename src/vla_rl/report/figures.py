@@ -38,7 +38,7 @@ def draw(loaded: Loaded, found: Found) -> Figures:
     """Every figure for which there is something to draw."""
     registration, files = loaded.registration, {}
     seen = opened(registration, found)
-    trained, evaluated = curves.training(registration, seen), curves.held_out(seen)
+    trained, evaluated = curves.training(registration, seen), curves.held_out(registration, seen)
     if trained or evaluated:
         files["curves"] = curves.figure(trained, evaluated, registration.id)
     if known := intervals.rows(loaded, seen):

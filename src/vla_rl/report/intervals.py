@@ -61,8 +61,9 @@ def rows(loaded: Loaded, seen: Sequence[Opened]) -> list[Row]:
         line = outcome.details.get("line")
         told.append(
             Row(
-                read.id, read.role, outcome.status, unit_of(read.rule, outcome.details, seen), outcome.estimate, *outcome.interval,
-                level=outcome.level, n=outcome.n, line=float(line) if isinstance(line, int | float) else None,
+                read=read.id, role=read.role, status=outcome.status, unit=unit_of(read.rule, outcome.details, seen),
+                estimate=outcome.estimate, low=outcome.interval[0], high=outcome.interval[1], level=outcome.level,
+                n=outcome.n, line=float(line) if isinstance(line, int | float) else None,
                 note=", ".join(name for name, holds in notes.items() if holds),
             )
         )  # fmt: skip

@@ -68,9 +68,9 @@ def opened(registration: Registration, found: Found) -> list[Opened]:
     arms = {None if arm.id == BASELINE else arm.id: arm for arm in registration.arms}
 
     def place(key: tuple[str, str | None]) -> tuple[int, int, str, str]:
-        known = list(measurements), list(arms)
-        at = [names.index(name) if name in names else len(names) for names, name in zip(known, key, strict=True)]
-        return at[0], at[1], key[0], key[1] or ""
+        ids, ours = list(measurements), list(arms)
+        measurement = ids.index(key[0]) if key[0] in ids else len(ids)
+        return measurement, ours.index(key[1]) if key[1] in ours else len(ours), key[0], key[1] or ""
 
     return [
         Opened(exclude(found[key], registration.exclusions), measurements.get(key[0]), arms.get(key[1]))

@@ -28,8 +28,8 @@ def report(argv: Sequence[str]) -> int:
     """Write the report, with --videos after playing what it shows."""
     made = parser(
         "report",
-        "Write experiments/ID/REPORT.md and the figures in experiments/ID/report/ from what is recorded; their digests\n"
-        "go to the ledger. With --videos base and trained policy are played side by side, on seeds that a read on\n"
+        "Write experiments/ID/REPORT.md and the figures in experiments/ID/report/ from what is recorded; their\n"
+        "digests go to the ledger. With --videos base and trained policy are played side by side, on seeds that a read on\n"
         "record has evaluated both on; one GIF a seed, of at most 2 MB.",
         ("report E001-quickstart", "report E001-quickstart --videos 10000,10007 --arm seed1"),
     )
