@@ -28,9 +28,9 @@ def report(argv: Sequence[str]) -> int:
     """Write the report, with --videos after playing what it shows."""
     made = parser(
         "report",
-        "Write experiments/ID/REPORT.md and the figures in experiments/ID/report/ from what is recorded; their\n"
-        "digests go to the ledger. With --videos base and trained policy are played side by side, on seeds that a read on\n"
-        "record has evaluated both on; one GIF a seed, of at most 2 MB.",
+        "Write experiments/ID/REPORT.md and the figures in experiments/ID/report/ from what is recorded; digests\n"
+        "go to the ledger. With --videos, base and trained policy are played side by side on seeds that a read on\n"
+        "record has evaluated both on: one GIF a seed, of at most 2 MB.",
         ("report E001-quickstart", "report E001-quickstart --videos 10000,10007 --arm seed1"),
     )
     made.add_argument("--videos", metavar="SEEDS", help="seeds to film before and after, e.g. 10000,10003-10005")
