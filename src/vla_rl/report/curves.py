@@ -14,6 +14,7 @@ from typing import Any
 
 from vla_rl.prereg.canonical import digest
 from vla_rl.prereg.document import Registration
+from vla_rl.prereg.evidence import BASELINE
 from vla_rl.prereg.outcome import Unjudged
 from vla_rl.report.opened import Opened
 from vla_rl.report.svg import Panel, Svg, caption, caption_height, colour, marker, spanned
@@ -100,11 +101,11 @@ def figure(curves: Sequence[Curve], evaluations: Sequence[HeldOut], id: str) -> 
     panels = len(evaluations) + bool(curves)
     entries = [len(each.lines) for each in evaluations] + [len(curves)] * bool(curves)
     tall = TOP + LEGEND_ROW * max(entries) + PANEL_HEIGHT + BELOW - 30
-    note = _note(curves, evaluations)
-    height = 34 + tall * -(-panels // 2) + caption_height(note, WIDTH) + 14
-    svg = Svg(WIDTH, height, f"Learning curves of {id}", _description(curves, evaluations))
-    svg.text(16, 24, f"{id}: learning curves", px=15, bold=True)
     names = list(dict.fromkeys([*(c.label for c in curves), *(name for each in evaluations for name in each.lines)]))
+    note, width = _note(curves, evaluations, names), WIDTH if panels > 1 else LEFT + PANEL_WIDTH + GAP
+    height = 34 + tall * -(-panels // 2) + caption_height(note, width) + 14
+    svg = Svg(width, height, f"Learning curves of {id}", _description(curves, evaluations))
+    svg.text(16, 24, f"{id}: learning curves", px=15, bold=True)
     for i in range(panels):
         left, top = LEFT + i % 2 * (PANEL_WIDTH + GAP), 10 + tall * (i // 2) + TOP + LEGEND_ROW * max(entries) - 30
         box = left, top, left + PANEL_WIDTH, top + PANEL_HEIGHT
@@ -214,7 +215,7 @@ def _title(
         svg.text(left + 34, y, f"{name}{more}")
 
 
-def _note(curves: Sequence[Curve], evaluations: Sequence[HeldOut]) -> str:
+def _note(curves: Sequence[Curve], evaluations: Sequence[HeldOut], names: Sequence[str]) -> str:
     told = []
     if curves:
         low, high = min(c.episodes[0] for c in curves), max(c.episodes[1] for c in curves)
@@ -226,6 +227,8 @@ def _note(curves: Sequence[Curve], evaluations: Sequence[HeldOut]) -> str:
         told.append("Line and band: mean, lowest and highest of the training seeds, each smoothed by itself.")
     if evaluations:
         told.append("Held out: share of n scenes; bars: Clopper-Pearson, 95\u00a0%.")
+    if any(name.split(" of ")[0] == BASELINE for name in names):
+        told.append(f"{BASELINE}: the registered configuration as it stands, trained.")
     return " ".join(told)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vla_rl.prereg.evidence import Evidence
+from vla_rl.prereg.evidence import BASELINE, Evidence
 from vla_rl.prereg.outcome import Unjudged
 from vla_rl.report.opened import Opened
 from vla_rl.report.svg import COLOURS, FAINT, INK, Svg, caption, caption_height, fitted
@@ -72,6 +72,8 @@ def figure(rows: Sequence[Row], id: str) -> bytes:
         f"{' or '.join(tests) or 'as the evidence has it'}. The stages are counted one by one: a boat that is pushed "
         "onto the disk succeeds without a lift."
     )
+    if any(row.policy == BASELINE for row in rows):
+        note += f" {BASELINE}: the registered configuration as it stands, trained."
     top = 62.0
     height = top + ROW * len(rows) + 16 + caption_height(note, WIDTH) + 8
     told = "; ".join(f"{row.evaluation} of {row.policy}: {_told(row)}" for row in rows)
