@@ -226,7 +226,8 @@ def _note(curves: Sequence[Curve], evaluations: Sequence[HeldOut], names: Sequen
     if any(curve.seeds > 1 for curve in curves):
         told.append("Line and band: mean, lowest and highest of the training seeds, each smoothed by itself.")
     if evaluations:
-        told.append("Held out: share of n scenes; bars: Clopper-Pearson, 95\u00a0%. Points at one step lie side by side.")
+        told.append("Held out: share of n scenes; bars: Clopper-Pearson, 95\u00a0%.")
+        told.append("Points at one step lie side by side.")
     if any(name.split(" of ")[0] == BASELINE for name in names):
         told.append(f"{BASELINE}: the registered configuration as it stands, trained.")
     return " ".join(told)
