@@ -1,8 +1,8 @@
 """Draws the learning curves of the runs whose logs lie beside this file, and prints their figures.
 
-Run with `python benchmarks/learning/curves.py` (needs matplotlib: `pip install matplotlib`). In: `NAME.train.jsonl` and
-`NAME.eval.jsonl` of every run, as `vla-rl train` wrote them. Out: `curves.svg`: greedy held-out success with its
-Clopper-Pearson interval, and the successes of the training waves as a mean over five.
+Run with `python benchmarks/learning/curves.py`. In: `NAME.train.jsonl` and `NAME.eval.jsonl` of every run, as
+`vla-rl train` wrote them. Out: `curves.svg`: greedy held-out success with its Clopper-Pearson interval, and the
+successes of the training waves as a mean over five, drawn as those of a registration's report are.
 """
 
 from __future__ import annotations
@@ -12,14 +12,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("svg")
-import matplotlib.pyplot as plt
+from vla_rl.report.curves import MEAN_OVER, Curve, HeldOut, figure, smoothed
 
 HERE = Path(__file__).parent
-RUNS = {"seed0": "#1b6ca8", "seed1": "#2a9d5c", "seed2": "#c77d0a", "shuffled": "#8a8a8a"}
-MEAN_OVER = 5
+RUNS = ("seed0", "seed1", "seed2", "shuffled")
 
 
 def rows(name: str) -> list[dict[str, Any]]:
@@ -29,24 +25,16 @@ def rows(name: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Print and draw."""
-    plt.rcParams["svg.hashsalt"] = "vla_rl"
-    figure, (held_out, waves) = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
-    lifts = []
-    for name, colour in RUNS.items():
+    curves, lines, lifts = [], {}, []
+    for name in RUNS:
         evals, steps = rows(f"{name}.eval.jsonl"), rows(f"{name}.train.jsonl")
-        at = [row["step"] for row in evals]
-        rate = [100 * row["success_rate"] for row in evals]
-        held_out.plot(at, rate, marker="o", color=colour, label=name, linestyle="--" if name == "shuffled" else "-")
-        held_out.fill_between(
-            at,
-            [100 * row["success_low"] for row in evals],
-            [100 * row["success_high"] for row in evals],
-            color=colour,
-            alpha=0.10,
-        )
+        lines[name] = tuple((row["step"], row["successes"], row["trials"]) for row in evals)
+        means = smoothed([(row["step"], row["successes"], row["episodes"]) for row in steps])
+        sizes = [row["episodes"] for row in steps]
+        points = tuple((step, mean, mean, mean) for step, mean in means.items())
+        curves.append(Curve(name, 1, points, (min(sizes), max(sizes))))
         sampled = [100 * row["successes"] / row["episodes"] for row in steps]
-        means = [fmean(sampled[max(0, i - MEAN_OVER + 1) : i + 1]) for i in range(len(sampled))]
-        waves.plot([row["step"] for row in steps], means, color=colour, linestyle="--" if name == "shuffled" else "-")
+        rate = [100 * k / n for _, k, n in lines[name]]
         print(
             f"{name:<10}greedy {' '.join(f'{value:.0f}' for value in rate)}   "
             f"sampled, first and last {MEAN_OVER} waves "
@@ -56,11 +44,8 @@ def main() -> None:
         if name != "shuffled":
             lifts.append(rate[-1] - rate[0])
     print(f"mean lift over {len(lifts)} seeds: {fmean(lifts):+.1f} points")
-    held_out.set(title="held out: greedy, seeds 300-399", xlabel="GRPO step", ylabel="strict success, %", ylim=(0, 100))
-    waves.set(title=f"training waves: T 0.6, mean over {MEAN_OVER} steps", xlabel="GRPO step")
-    held_out.legend(loc="lower left", frameon=False)
-    figure.tight_layout()
-    figure.savefig(HERE / "curves.svg", metadata={"Date": None})
+    held_out = HeldOut("greedy, seeds 300-399, n = 100", lines)
+    (HERE / "curves.svg").write_bytes(figure(curves, [held_out], "experiment=learning"))
 
 
 if __name__ == "__main__":

@@ -57,7 +57,8 @@ def flipped(data, at, rng):
 def test_the_folder_that_is_tried_holds_every_kind_of_file(whole):
     assert [path.relative_to(whole.folder()).as_posix() for path in files(whole)] == [
         "REPORT.md", "amendments/01.yaml", "draft.yaml", "evidence/after.json", "evidence/before.json",
-        "evidence/spend.json", "evidence/training.json", "ledger.jsonl", "registration.yaml",
+        "evidence/spend.json", "evidence/training.json", "ledger.jsonl", "registration.yaml", "report/curves.svg",
+        "report/funnel.svg", "report/intervals.svg",
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Pictures to a film file: H.264 through `av`, or an animated WebP through pillow where `av` is missing.
+"""Pictures to a film file and back: H.264 through `av`, or an animated WebP through pillow where `av` is missing.
 
 In: uint8 pictures of one even-sided size, one a tick. Out: a file that plays in true time. Written under a temporary
 name and renamed, so that a film is whole or not there.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol
@@ -108,3 +109,22 @@ class WebpFilm:
         first, *others = self._pictures
         first.save(temporary, "WEBP", save_all=True, append_images=others, duration=shown_ms, quality=80, method=2)
         os.replace(temporary, self.path)
+
+
+def read_film(path: Path) -> Iterator[tuple[float, np.ndarray]]:
+    """Pictures of a film that was written here, each with the second at which it is shown first."""
+    if path.suffix == ".mp4":
+        import av
+
+        with av.open(str(path)) as file:
+            for i, frame in enumerate(file.decode(video=0)):
+                rate = file.streams.video[0].average_rate
+                yield (i / float(rate) if rate else 0.0), frame.to_ndarray(format="rgb24")
+        return
+    with Image.open(path) as film:
+        shown_ms = 0
+        for i in range(getattr(film, "n_frames", 1)):
+            film.seek(i)
+            film.load()
+            yield shown_ms / 1000, np.asarray(film.convert("RGB"))
+            shown_ms += int(film.info.get("duration", 0))

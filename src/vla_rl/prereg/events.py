@@ -60,6 +60,9 @@ DATA: dict[str, dict[str, Any]] = {
     "superseded": {"by": str, "reason": str},
 }  # fmt: skip
 
+_FILM = {"file": str, "caption": str, "seed": int, "rung": str, "arm": str}
+LATER: dict[str, dict[str, Any]] = {"reported": {"files": _DIGESTS, "films": [_FILM]}}  # what older lines lack
+
 
 def check(event: str, data: Mapping[str, Any], where: str) -> None:
     """Refuse data that lacks something.
@@ -73,6 +76,7 @@ def check(event: str, data: Mapping[str, Any], where: str) -> None:
     wanted = dict(DATA.get(event, {}))
     if event == "gate_refused" and data.get("gate") is not None:
         wanted |= _JUDGED
+    wanted |= {key: kind for key, kind in LATER.get(event, {}).items() if key in data}
     for path, what in _faults(data, wanted, "data"):
         raise IntegrityError(f"{event}: {what}", where=f"{where}: {path}", remedy="restore the file from git")
 

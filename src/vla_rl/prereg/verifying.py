@@ -22,6 +22,7 @@ from vla_rl.prereg.history import History, Problem, problems, signature
 from vla_rl.prereg.judging import boundary, evidence_files, gate_decision, judge, verdict_of
 from vla_rl.prereg.ledger import Entry
 from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.reported import last_report, report_files
 from vla_rl.prereg.state import State, advance
 
 # What rules and rendering may meet in evidence and configurations that nobody ever wrote with a command of ours.
@@ -56,6 +57,7 @@ def _files(folder: Folder, loaded: Loaded) -> Iterator[Problem]:
     expected = {folder.registration, folder.ledger.path, folder.path / REPORT}
     expected |= {folder.amendment(amendment.number) for amendment in loaded.effective.amendments}
     expected |= {folder.evidence(entry.data["evidence"]) for entry in loaded.entries if entry.event == "look"}
+    expected |= {folder.path / name for name in report_files(loaded.entries)}
     draft = folder.path / DRAFT_FILE
     pinned = loaded.registration.pins.draft_sha256
     if draft.exists():
@@ -166,11 +168,17 @@ def _close(a: Any, b: Any) -> bool:
 
 
 def _report(folder: Folder, loaded: Loaded) -> Iterator[Problem]:
-    """The report is the one that was written when the ledger says so; it is not rendered again, because a later version
-    may word it otherwise."""
-    path = folder.path / REPORT
-    written = [entry for entry in loaded.entries if entry.event == "reported"]
-    if path.exists() and (not written or file_digest(path.read_bytes()) != written[-1].data["sha256"]):
-        yield Problem(str(path), "it is not the report that was written", f"vla-rl prereg report {folder.id}")
-    if written and not path.exists():
-        yield Problem(str(path), "the report is gone", f"vla-rl prereg report {folder.id}")
+    """The report and its files are those that were written when the ledger says so; they are not rendered again,
+    because a later version may word and draw them otherwise."""
+    remedy = f"vla-rl prereg report {folder.id}"
+    report = last_report(loaded.entries)
+    if report is None:
+        if (folder.path / REPORT).exists():
+            yield Problem(str(folder.path / REPORT), "no report was written", remedy)
+        return
+    for name, recorded in {REPORT: report["sha256"], **report_files(loaded.entries)}.items():
+        path = folder.path / name
+        if not path.exists():
+            yield Problem(str(path), "the report is gone" if name == REPORT else "a file of the report is gone", remedy)
+        elif file_digest(path.read_bytes()) != recorded:
+            yield Problem(str(path), "it is not the report that was written", remedy)

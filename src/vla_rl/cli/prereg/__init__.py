@@ -21,7 +21,7 @@ ACTIONS = {
     "read": ("reading", "open the data of a read or gate once, and judge it by its rule"),
     "override": ("consenting", "override a gate's BAND, where that was registered"),
     "verdict": ("ending", "judge the claim by its reads"),
-    "report": ("ending", "write REPORT.md from what is recorded"),
+    "report": ("reporting", "write REPORT.md and its figures from what is recorded; films of the same seeds"),
     "close": ("ending", "end it: what is banked, what a successor inherits"),
     "withdraw": ("ending", "take it back, with the reason"),
     "supersede": ("ending", "another registration takes its place"),

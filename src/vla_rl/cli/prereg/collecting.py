@@ -184,8 +184,8 @@ def _play(
     checkpoint, receipt = config["policy"]["checkpoint"], None
     if attempt is not None:
         checkpoint, receipt = _exported(folder, loaded, measurement, arm, attempt)
-    directory = _unused(outputs_of(folder) / "evaluations", name)
-    reader = _evaluation(registration, config, measurement, checkpoint, directory)
+    directory = unused(outputs_of(folder) / "evaluations", name)
+    reader = evaluation_of(registration, config, measurement, checkpoint, directory)
     started = time.monotonic()
     done = perform(Options((), False, {"video": "none"}), view, reader)
     if done is None:
@@ -205,7 +205,7 @@ def _play(
     return Collected(evidence, hours, hours if runs_on_gpu(config["run"]["device"]) else 0.0)
 
 
-def _unused(parent: Path, name: str) -> Path:
+def unused(parent: Path, name: str) -> Path:
     """A directory that nobody has worked in: what lies in another one was not recorded, so it is played anew."""
     names = (name if number == 1 else f"{name}.{number}" for number in itertools.count(1))
     return next(path for each in names if not (path := parent / each).exists())
@@ -251,7 +251,7 @@ def _exported(
     return str(directory), known["receipt"]
 
 
-def _evaluation(
+def evaluation_of(
     registration: Registration, config: dict[str, Any], measurement: Measurement, checkpoint: str, directory: Path
 ) -> ConfigReader:
     """The configuration of `vla-rl eval`: everything that is registered, on the measurement's seeds."""

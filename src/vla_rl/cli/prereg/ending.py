@@ -1,25 +1,21 @@
-"""`vla-rl prereg verdict`, `report`, `close`, `withdraw`, `supersede` and `erratum`: how a registration ends."""
+"""`vla-rl prereg verdict`, `close`, `withdraw`, `supersede` and `erratum`: how a registration ends."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from vla_rl.cli.options import print_json
 from vla_rl.cli.prereg.attempts import bury, record_end
 from vla_rl.cli.prereg.common import author, folder, parser
+from vla_rl.cli.prereg.reporting import write_report
 from vla_rl.errors import EXIT_OK, LaunchRefused, UsageError
-from vla_rl.files import write_atomic
 from vla_rl.prereg import state
-from vla_rl.prereg.canonical import file_digest
-from vla_rl.prereg.document import REPORT
 from vla_rl.prereg.folder import Folder, not_now
-from vla_rl.prereg.judging import verdict_record, verdict_stands
+from vla_rl.prereg.judging import evidence_files, verdict_record, verdict_stands
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.process import Process
 from vla_rl.prereg.state import Attempt
-from vla_rl.report.registration import registration_report
 
 
 def verdict(argv: Sequence[str]) -> int:
@@ -65,32 +61,6 @@ def _none_running(attempts: Sequence[Attempt]) -> None:
         )  # fmt: skip
 
 
-def report(argv: Sequence[str]) -> int:
-    """Write REPORT.md."""
-    made = parser(
-        "report", "Write experiments/ID/REPORT.md from what is recorded; its digest goes to the ledger.",
-        ("report E001-quickstart",),
-    )  # fmt: skip
-    args = made.parse_args(list(argv))
-    target = folder(args.id)
-    with target.ledger.locked():
-        path = _write_report(target)
-    print_json({"id": args.id, "report": str(path)}) if args.json else print(path)
-    return EXIT_OK
-
-
-def _write_report(target: Folder) -> Path:
-    """Render, record, replace; nothing is recorded if nothing has changed since. The caller holds the lock."""
-    loaded, path = target.load(), target.path / REPORT
-    data = registration_report(loaded).encode()
-    written = [entry.data["sha256"] for entry in loaded.entries if entry.event == "reported"][-1:]
-    told = loaded.entries[-1].event == "reported"
-    if not (told and path.exists() and written == [file_digest(path.read_bytes())]):
-        target.write("reported", {"sha256": file_digest(data)}, effective=loaded.effective)
-        write_atomic(path, data)
-    return path
-
-
 def close(argv: Sequence[str]) -> int:
     """End the registration."""
     made = parser(
@@ -115,6 +85,7 @@ def close(argv: Sequence[str]) -> int:
                 "no verdict is on record for what was read", where="verdict", remedy=f"vla-rl prereg verdict {args.id}"
             )
         _none_running(loaded.state.running)
+        evidence_files(target, loaded.entries)  # which the report needs: an end without one would be half an end
         data = {
             "verdict": loaded.state.verdict["verdict"],
             "banked": args.banked,
@@ -122,7 +93,7 @@ def close(argv: Sequence[str]) -> int:
             "by": author(),
         }
         target.write("closed", data, effective=loaded.effective)
-        path = _write_report(target)
+        path = write_report(target)
     _ended(args, target, {"state": state.CLOSED, **data, "report": str(path)})
     return EXIT_OK
 

@@ -14,6 +14,7 @@ from vla_rl.prereg.document import REPORT
 from vla_rl.prereg.folder import Folder, Loaded, create
 from vla_rl.prereg.judging import evidence_files
 from vla_rl.prereg.ledger import parse
+from vla_rl.prereg.reported import report_files
 
 
 def import_(argv: Sequence[str]) -> int:
@@ -45,8 +46,10 @@ def import_(argv: Sequence[str]) -> int:
         for name, data in files.items():
             create(target.path / name, data)
         write_atomic(target.ledger.path, theirs)
-        if (report := there.path / REPORT).is_file():
-            write_atomic(target.path / REPORT, report.read_bytes())
+        for name in (REPORT, *report_files(entries)):
+            if (file := there.path / name).is_file():
+                (target.path / name).parent.mkdir(exist_ok=True)
+                write_atomic(target.path / name, file.read_bytes())
         after = target.load()
         for entry in new:
             upto = b"".join(line + b"\n" for line in theirs.split(b"\n")[: entry.seq + 1])
