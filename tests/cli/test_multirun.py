@@ -157,7 +157,7 @@ def test_a_job_that_fails_is_shown_before_the_next_one_starts_and_counted(tmp_pa
     assert main(["train", "-m", f"run.resume={tmp_path / 'sweep'}", "--json"]) == 1
     told = capsys.readouterr()
     assert [row["exit_code"] for row in json.loads(told.out)["rows"]] == [2, 0]
-    assert told.err.index("job 00 failed (2)") < told.err.index("  | ") < told.err.index("job 01 started")
+    assert told.err.index("job 00 failed (2)") < told.err.index("  | ") < told.err.index("job 01 ")
     assert [line.split(",")[:4] for line in (tmp_path / "sweep" / "summary.csv").read_text().splitlines()[1:]] == [
         ["00", "0", "ended", "2"], ["01", "1", "ended", "0"],
     ]  # fmt: skip
@@ -171,7 +171,7 @@ def test_jobs_that_fail_are_counted_and_tabled(tmp_path, capsys):
     assert [row["exit_code"] for row in json.loads(told.out)["rows"]] == [2, 2]
     for name in "ab":
         assert f"started: policy.checkpoint={tmp_path / name}" in told.err
-    assert told.err.index("job 00 failed (2)") < told.err.index("  | ") < told.err.index("job 01 started")
+    assert told.err.index("job 00 failed (2)") < told.err.index("  | ") < told.err.index("job 01 ")
     lines = (tmp_path / "sweep" / "summary.csv").read_text().splitlines()
     assert len(lines) == 3 and lines[1].startswith(f"00,{tmp_path / 'a'},ended,2,")
 
