@@ -91,6 +91,7 @@ def test_a_policy_that_is_not_here_cannot_be_filmed(judged, capsys):
     refused(capsys, 2, "report", "E1", "--arm", "baseline", says="--videos")
 
 
+@pytest.mark.slow
 def test_base_and_trained_policy_are_filmed_on_the_same_seeds(judged, capsys):
     """Real episodes of both policies; the ledger knows the films, and later reports keep them."""
     events = len(judged.events())
