@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,6 @@ ENV_SPEC = compose("eval", ["sim.image_px=16", "sim.max_ticks=45"]).component_sp
 
 @functools.cache
 def env() -> Any:
-    importlib.import_module("torch._dynamo")  # tests that come later may need it, and it must be loaded before GL
     return build(ENV_SPEC)
 
 

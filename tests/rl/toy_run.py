@@ -114,7 +114,7 @@ def live(path: str, moment: str, count: str, every: str, workers: str, steps: st
 
 
 if __name__ == "__main__":
-    importlib.import_module("torch._dynamo")  # as the pools do
+    importlib.import_module("torch._dynamo")  # once, for all that live here
     for line in sys.stdin:
         if (child := os.fork()) == 0:  # nothing is imported anew, which is most of what a short life would cost
             live(*line.split())

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch._dynamo  # loaded before any software rasteriser: see vla_rl.rollout.pool.SerialPool
 from sft_support import TINY, record
 
 from vla_rl.policy.policy import VlaPolicy, new_twin

@@ -39,6 +39,13 @@ def test_this_machine_renders() -> None:
     assert gl.check_rendering() in ("egl", "osmesa", "glfw")
 
 
+def test_who_renders_first_can_train_afterwards() -> None:
+    """Mesa and triton each bring an LLVM, and triton's coming second used to end the process."""
+    code = "import sys; from vla_rl.sim import gl; gl.check_rendering()"
+    code += "; assert 'torch' not in sys.modules; import torch._dynamo"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
 def test_the_users_choice_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", "OSMesa")
     assert backend.choose_backend() == "osmesa"

@@ -8,7 +8,6 @@ worker serves a slot never changes a result. Left out: policies, and the bound o
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Mapping, Sequence
 from threading import Lock
@@ -71,9 +70,6 @@ class SerialPool(_Closing):
     groups = 1  # while an environment moves in this process, nothing else can
 
     def __init__(self, *, env_spec: Mapping[str, Any], plugins: Sequence[str] = ()) -> None:
-        # Mesa's software rasteriser and triton each bring an LLVM; triton crashes the process if it is loaded second,
-        # and torch's optimisers load it.
-        importlib.import_module("torch._dynamo")
         self._slots = EnvSlots(env_spec, plugins)
 
     def describe(self) -> dict[str, Any]:

@@ -8,10 +8,14 @@ In: the environment variable ``MUJOCO_GL`` (honoured when set) and the GL librar
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import importlib
+import importlib.util
 import os
 import weakref
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +60,7 @@ def new_renderer(model: MjModel, width_px: int, height_px: int) -> Renderer:
     make = getattr(mujoco, "Renderer", None)
     if make is None or backend == DISABLE:
         raise rendering_error(backend)
+    _load_compiler()
     try:
         renderer = make(model, height=height_px, width=width_px)
     except Exception as error:  # PyOpenGL, EGL and OSMesa each raise classes of their own
@@ -63,6 +68,19 @@ def new_renderer(model: MjModel, width_px: int, height_px: int) -> Renderer:
     _open_renderers.add(renderer)
     _close_at_exit()
     return renderer
+
+
+@functools.cache
+def _load_compiler() -> None:
+    """Load triton's library, if there is one, before a driver.
+
+    Mesa's software rasteriser and triton each bring an LLVM, and triton crashes the process if its own comes second;
+    torch's optimisers load it. Its Python package and torch stay unloaded.
+    """
+    found = importlib.util.find_spec("triton")
+    for place in (found and found.submodule_search_locations) or ():
+        with suppress(OSError):  # not there, or not for this processor: then nothing of it will come second
+            ctypes.CDLL(str(Path(place, "_C", "libtriton.so")))
 
 
 def switch_effects_off(scene: Any) -> None:
