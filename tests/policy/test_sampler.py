@@ -8,13 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from policy_support import TASK
 
 from vla_rl.errors import ConfigError
 from vla_rl.policy.decode import Decoder
-from vla_rl.policy.graphed import StepGraph
 from vla_rl.policy.logprob import score_rows
-from vla_rl.policy.policy import VlaPolicy, load_policy
+from vla_rl.policy.policy import VlaPolicy
 from vla_rl.policy.prompt import Observation
 from vla_rl.policy.sampler import GrammarSampler, Prediction, PredictRequest
 from vla_rl.seeds import stream
@@ -173,49 +171,6 @@ def test_fused_steps_equal_the_full_forward(policy, observations):
     with torch.no_grad():
         steps = [decoder.prefill(frames, state)] + [decoder.step(bins[:, t]) for t in range(5)]
         assert (torch.stack(steps, 1) - policy.logits(frames, state, bins)).abs().max() < 1e-5
-
-
-def test_steps_of_a_graph_equal_the_fused_ones_whatever_was_decoded_before(policy, observations):
-    """The operations that a CUDA graph records, one by one: also after the weights have changed, from the prompt on."""
-    decoder, graph = Decoder(policy, len(observations)), None
-    bins = torch.randint(0, 165, (12, len(observations)), generator=torch.Generator().manual_seed(0))
-    frames, state = policy.frames_tensor(observations), policy.state_tensor(observations)
-    norm = policy.model.model.language_model.norm.weight
-    before = norm.detach().clone()
-    try:
-        for factor in (1.0, 0.5):
-            with torch.no_grad():
-                norm.copy_(before * factor)
-                decoder.prefill(frames, state)
-                fused = [decoder.step(chosen) for chosen in bins]
-                decoder.prefill(frames, state)
-                weights, cache = decoder._weights, decoder._cache
-                assert weights is not None
-                graph = graph or StepGraph(weights, cache, capture=False)
-                assert graph.take(weights)
-                graph.begin()
-                for chosen, expected in zip(bins, fused, strict=True):
-                    assert (graph.step(chosen) - expected).abs().max() < 1e-5
-    finally:
-        with torch.no_grad():
-            norm.copy_(before)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_captured_graph_gives_what_its_operations_give(observations):
-    policy = load_policy(checkpoint="bundled:tiny_full", device="cuda", serve_head="ar", task=TASK)
-    decoder = Decoder(policy, len(observations))
-    frames, state = policy.frames_tensor(observations), policy.state_tensor(observations)
-    with torch.no_grad():
-        for _ in range(2):
-            decoder.prefill(frames, state)
-            assert decoder._graph is not None and decoder._weights is not None
-            captured = [decoder.step(torch.full((len(observations),), t, device="cuda")).clone() for t in range(8)]
-            decoder.prefill(frames, state)
-            plain = StepGraph(decoder._weights, decoder._cache, capture=False)
-            for t, expected in enumerate(captured):
-                step = plain.step(torch.full((len(observations),), t, device="cuda"))
-                assert (step - expected).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("temperature", [-0.1, float("nan"), 1e-40])

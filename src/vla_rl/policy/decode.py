@@ -93,6 +93,7 @@ class Decoder:
         self._cache = DecodeCache(keys, torch.zeros_like(keys))
         self._weights: StepWeights | None = None
         self._graph: StepGraph | None = None
+        self._graphed = self._cache.keys.is_cuda
 
     def width(self, rows: int) -> int:
         """Rows to fill a batch of `rows` up to: on a CPU whole `ALIKE_ROWS`, which round alike; else all, R."""
@@ -133,8 +134,9 @@ class Decoder:
             logits = logits[source_R]
         self._cache.position = self._fed
         self._weights = StepWeights.of(policy, self._columns, length=self._cache.keys.shape[3])
-        if device.type == "cuda":
+        if self._graphed:
             self._graph = StepGraph.for_step(self._graph, self._weights, self._cache)
+            self._graphed = self._graph is not None  # it would fail, or be too large, at every prompt
         return logits
 
     def step(self, chosen_R: Tensor) -> Tensor:

@@ -47,6 +47,11 @@ class Projection:
         """All that a call reads, in one order."""
         return [self.weight, *(tensor for _, half in self.adapters if half is not None for tensor in half[:2])]
 
+    def form(self) -> tuple[Any, ...]:
+        """What a call does beside its tensors: their shapes and formats, which module has a pair, and its scale."""
+        pairs = [(outputs, None if half is None else half[2]) for outputs, half in self.adapters]
+        return (*((tensor.shape, tensor.dtype) for tensor in self.tensors()), *pairs)
+
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, D] -> [rows, N], in the number format of the weights."""
         out = linear(x, self.weight)

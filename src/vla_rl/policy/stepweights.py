@@ -63,6 +63,11 @@ class LayerWeights:
         projections = (self.query_key_value, self.out, self.gate_up, self.down)
         return norms + [tensor for projection in projections for tensor in projection.tensors()]
 
+    def form(self) -> tuple[Any, ...]:
+        """What the layer does beside its numbers; see `Projection.form`."""
+        projections = (self.query_key_value, self.out, self.gate_up, self.down)
+        return (self.cos_LE.shape, *(projection.form() for projection in projections))
+
 
 @dataclass(frozen=True)
 class StepWeights:
@@ -107,6 +112,11 @@ class StepWeights:
     def tensors(self) -> list[Tensor]:
         """All of them, in one order."""
         return [self.embedding, self.head, self.final_norm_D, *(t for layer in self.layers for t in layer.tensors())]
+
+    def form(self) -> tuple[Any, ...]:
+        """Equal for weights that differ in their numbers alone, adapters included."""
+        sizes = (self.heads, self.groups, self.width, self.eps, self.embedding.shape, self.head.shape, self.head.dtype)
+        return (*sizes, *(layer.form() for layer in self.layers))
 
     def layer(
         self, layer: LayerWeights, hidden: Tensor, cos_E: Tensor, sin_E: Tensor, attend: Callable[..., Tensor]
