@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Run a frozen experiment whole on a machine of its own, from a copy of the checkout that has no git history:
+#
+#     scripts/registered_elsewhere.sh ID RESULTS [hydra/launcher=joblib hydra.launcher.n_jobs=3 ...]
+#
+# Pins what this machine has (an operational amendment), activates, launches every arm, opens every read, says the
+# verdict, and leaves RESULTS/ID.tar.gz with the folder of the experiment and the logs of its runs. It may be started
+# again after it was interrupted: what is done stays done. VIDEOS=10200,10203 adds films, which need the policies that
+# only this machine has. On the machine where the experiment was frozen, unpack it somewhere and
+#
+#     vla-rl prereg import ID --from UNPACKED/experiments/ID
+#
+# vla_rl has to be importable (docs/offline.md). Checklists are not ticked here: activate such an experiment before.
+set -euo pipefail
+id=$1 results=$2
+shift 2
+folder=experiments/$id
+vla_rl() { "${PYTHON:-python3}" -m vla_rl.cli.main "$@"; }
+commit() { git add -A && { git diff --cached --quiet || git commit -qm "$1"; }; }
+has() { grep -q "\"event\":\"$1\"" "$folder/ledger.jsonl"; }
+
+if ! git rev-parse --git-dir >/dev/null 2>&1; then
+    git init -q
+    git config user.name "${NAME:-$(id -un)}" && git config user.email "${EMAIL:-nobody@localhost}"
+    commit "A copy of the checkout"
+fi
+if ! has launched; then # a machine that differs in nothing has nothing to pin; what is wrong is told by the launch
+    vla_rl prereg amend "$id" --repin --kind operational --data-seen none \
+        --reason "launched on another machine: its torch, transformers and other packages" || true
+    commit "Pin this machine"
+fi
+has activated || vla_rl prereg activate "$id"
+vla_rl sweep "$id" "$@"
+commit "Launched"
+for read in $("${PYTHON:-python3}" - "$folder/registration.yaml" <<'PY'
+import sys, yaml
+print(*[read["id"] for read in yaml.safe_load(open(sys.argv[1]))["reads"]])
+PY
+); do
+    vla_rl prereg read "$id" "$read"
+done
+has verdict || vla_rl prereg verdict "$id"
+if [ -n "${VIDEOS:-}" ]; then vla_rl prereg report "$id" --videos "$VIDEOS"; fi
+mkdir -p "$results"
+find "outputs/prereg/$id" -name '*.jsonl' -o -name config.yaml -o -name manifest.json -o -name '*.log' |
+    tar czf "$results/$id.tar.gz" "$folder" -T -
+echo "wrote $results/$id.tar.gz"
