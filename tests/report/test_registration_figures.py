@@ -15,7 +15,7 @@ from vla_rl.prereg.sections import Measurement
 from vla_rl.report import curves, funnel, intervals
 from vla_rl.report.figures import draw
 from vla_rl.report.opened import Opened, opened
-from vla_rl.report.svg import Scale, Svg, spanned, ticks
+from vla_rl.report.svg import CHAR_PX, Scale, Svg, spanned, ticks
 from vla_rl.stats.intervals import clopper_pearson
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
@@ -141,6 +141,45 @@ def test_evaluations_on_other_scenes_or_at_another_temperature_get_no_common_lin
     other = {**found, ("after", None): Evidence(**{**vars(found["after", None]), "temperature": 0.6})}
     panels = curves.held_out(loaded.registration, opened(loaded.registration, other))
     assert all("baseline" not in panel.lines for panel in panels), "the base was not evaluated like that"
+
+
+def test_training_seeds_that_share_no_step_are_curves_of_their_own(known):
+    loaded, _ = known
+    first = next(arm.id for arm in loaded.registration.arms if arm.label == "seed1")
+    late = Evidence("training", first, "series", rows=({"step": 9, "successes": 1, "episodes": 4},))
+    found = {("training", None): series(None, [1, 2, 3]), ("training", first): late}
+    told = curves.training(loaded.registration, opened(loaded.registration, found))
+    assert [(curve.label, curve.seeds, len(curve.points)) for curve in told] == [("baseline", 1, 3), ("seed1", 1, 1)]
+    assert len(shapes(ET.fromstring(curves.figure(told, [], "E1")), "curve")) == 2
+
+
+def test_counts_of_other_scenes_and_episodes_of_another_protocol_get_no_common_line(known):
+    loaded, found = known
+
+    def counts(seeds, policy, step, k):
+        evidence = Evidence("m", None, "counts", source={"step": step}, counts={"success": (k, 100)})
+        return Opened(evidence, Measurement("m", policy=policy, seeds=seeds, rung="main"), None)
+
+    def panels(*seen):
+        return [dict(panel.lines) for panel in curves.held_out(loaded.registration, seen)]
+
+    base, after = counts("10000-10099", "base", 0, 10), counts("10000-10049,10050-10099", "trained", 40, 90)
+    assert panels(base, after) == [{"baseline": ((0, 10, 100), (40, 90, 100))}]
+    assert panels(base, counts("10100-10199", "trained", 40, 90)) == []
+    assert panels(counts("10100-10199", "base", 0, 10), base, after) == panels(base, after)
+    told = opened(loaded.registration, {**found, ("after", None): Evidence(
+        **{**vars(found["after", None]), "protocol": "sim100b-h15"})})  # fmt: skip
+    assert all("baseline" not in panel for panel in panels(*told)), "the base was not evaluated in that protocol"
+
+
+def test_points_and_names_of_many_policies_stay_in_their_panel():
+    lines = {f"{i} of a sweep over a very long list of names of levers: {'x' * 80}": ((0, 1, 20), (20, i % 20, 20),
+             (40, 3, 20)) for i in range(60)}  # fmt: skip
+    picture = ET.fromstring(curves.figure([], [curves.HeldOut("greedy, seeds " + "300," * 90, lines)], "E1"))
+    for line in shapes(picture, "curve"):
+        assert [value_at(picture, x) for x, _ in points(line)] == pytest.approx([0, 20, 40], abs=3)
+    told = [each.text for each in picture.iter(f"{SVG}text")]
+    assert max(map(len, told)) * CHAR_PX < float(picture.get("width"))
 
 
 # --------------------------------------------------------------------------------------------------------------- funnel
