@@ -11,7 +11,7 @@ from vla_rl.prereg.document import read_registration
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.judging import evidence_files
-from vla_rl.prereg.sections import Measurement
+from vla_rl.prereg.sections import Arm, Measurement
 from vla_rl.report import curves, funnel, intervals
 from vla_rl.report.figures import draw
 from vla_rl.report.opened import Opened, opened
@@ -275,3 +275,12 @@ def test_text_of_people_does_not_break_the_picture():
     svg.line([(0, 0), (1, 1)], tip="<&>")
     picture = ET.fromstring(svg.bytes())
     assert [each.text for each in picture.iter(f"{SVG}text")] == ["x < y & z"]
+
+
+@pytest.mark.parametrize("name", ["a|b <i>", "two\nlines", "a\x07bell", "x](http://example.org)", "\ufffe", '"&"'])
+def test_whatever_an_arm_is_called_table_and_figure_stay_whole(name):
+    seen = Opened(Evidence("after", "a1", "counts", counts={"success": (3, 12)}), None, Arm("a1", name))
+    rows = funnel.rows([seen])
+    (_, _, line), picture = funnel.markdown(rows), ET.fromstring(funnel.figure(rows, "E1"))
+    assert len(re.findall(r"(?<!\\)\|", line)) == 8 and "\n" not in line and "<" not in line
+    assert len(shapes(picture, "bar")) == 1

@@ -61,8 +61,8 @@ class HeldOut:
 
 
 def training(registration: Registration, seen: Sequence[Opened]) -> list[Curve]:
-    """Curves of all series that tell how many episodes of a wave succeeded. Where the seeds of one arm share no step there
-    is no mean, and each is a curve of its own."""
+    """Curves of all series that tell how many episodes of a wave succeeded. Where the seeds of one arm share no step
+    there is no mean, and each is a curve of its own."""
     runs: dict[tuple[str, str], Run] = {}
     for each in seen:
         if each.evidence.kind == "series" and (waves := _waves(each.evidence.rows)):
