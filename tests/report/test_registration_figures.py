@@ -11,6 +11,7 @@ from vla_rl.prereg.document import read_registration
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.judging import evidence_files
+from vla_rl.prereg.rules import RULES
 from vla_rl.prereg.sections import Arm, Measurement
 from vla_rl.report import curves, funnel, intervals
 from vla_rl.report.figures import draw
@@ -73,6 +74,15 @@ def test_reads_in_different_units_do_not_share_an_axis():
     text = data.decode()
     assert text.count(">cm</text>") == 1 and text.count(">share of scenes</text>") == 1
     assert "(3 of 5)" in text and "n: what the estimate" in text
+
+
+@pytest.mark.parametrize("statistic, unit", [("count", "episodes"), ("share", "share of episodes"), ("mean", "cm")])
+def test_a_difference_of_two_measurements_is_not_called_what_one_of_them_is(statistic, unit):
+    metric = "success" if statistic != "mean" else "final_cm"
+    one = RULES["threshold"]("a", metric, statistic, "above", 0.5)
+    both = RULES["tolerance"]("a", "b", metric, statistic, 2)
+    assert intervals.unit_of(one, {}, []) == unit
+    assert intervals.unit_of(both, {}, []) == f"{unit}, a minus b"
 
 
 def test_the_plot_holds_every_read_on_record_that_has_an_interval_and_no_other(known):
