@@ -84,6 +84,15 @@ def test_no_seed_is_filmed_before_its_read(launched, capsys):
     assert not (launched.root / "outputs/prereg/E1/films").exists(), "nothing was played"
 
 
+def test_a_read_of_an_evaluation_on_the_way_opens_no_film_of_the_last_policy(launched, capsys):
+    """Only the last policy is kept: its films would be called after another one, and tell what is still sealed."""
+    assert prereg("read", "E1", "progress") == 0
+    rehash(launched, launched.events().index("attempt_ended"), lambda line: line["data"].update(step=2))
+    launched.git("update-ref", "-d", "refs/vla_rl/prereg/E1")
+    refused(capsys, 2, "report", "E1", "--videos", "10000", says="no read on record")
+    assert not (launched.root / "outputs/prereg/E1/films").exists(), "nothing was played"
+
+
 def test_a_policy_that_is_not_here_cannot_be_filmed(judged, capsys):
     shutil.rmtree(judged.root / "outputs")
     told = refused(capsys, 4, "report", "E1", "--videos", "10000", says="is not on this machine")

@@ -70,6 +70,12 @@ def test_a_short_film_is_shown_in_full_size_and_the_shorter_side_stands_still():
     assert abs(sum(duration for _, duration in shown) / 1000 - 3.5) < 0.1, "two seconds and a moment"
 
 
+def test_a_name_of_several_lines_is_written_in_one():
+    film = thinned(plain(3, 50))
+    one, several = (Side("after", name, "success", True, film) for name in ("a b, 40 updates", "a\n b,\n40 updates"))
+    assert side_by_side(one, one, 7) == side_by_side(several, several, 7)
+
+
 def test_the_same_episodes_give_the_same_bytes():
     sides = side(noise(20, 5)), side(noise(30, 6), "after")
     assert side_by_side(*sides, 1) == side_by_side(*sides, 1)

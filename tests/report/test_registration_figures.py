@@ -11,11 +11,12 @@ from vla_rl.prereg.document import read_registration
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.judging import evidence_files
-from vla_rl.prereg.sections import Measurement
+from vla_rl.prereg.rules import RULES
+from vla_rl.prereg.sections import Arm, Measurement
 from vla_rl.report import curves, funnel, intervals
 from vla_rl.report.figures import draw
 from vla_rl.report.opened import Opened, opened
-from vla_rl.report.svg import Scale, Svg, spanned, ticks
+from vla_rl.report.svg import CHAR_PX, Scale, Svg, spanned, ticks
 from vla_rl.stats.intervals import clopper_pearson
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
@@ -73,6 +74,15 @@ def test_reads_in_different_units_do_not_share_an_axis():
     text = data.decode()
     assert text.count(">cm</text>") == 1 and text.count(">share of scenes</text>") == 1
     assert "(3 of 5)" in text and "n: what the estimate" in text
+
+
+@pytest.mark.parametrize("statistic, unit", [("count", "episodes"), ("share", "share of episodes"), ("mean", "cm")])
+def test_a_difference_of_two_measurements_is_not_called_what_one_of_them_is(statistic, unit):
+    metric = "success" if statistic != "mean" else "final_cm"
+    one = RULES["threshold"]("a", metric, statistic, "above", 0.5)
+    both = RULES["tolerance"]("a", "b", metric, statistic, 2)
+    assert intervals.unit_of(one, {}, []) == unit
+    assert intervals.unit_of(both, {}, []) == f"{unit}, a minus b"
 
 
 def test_the_plot_holds_every_read_on_record_that_has_an_interval_and_no_other(known):
@@ -141,6 +151,45 @@ def test_evaluations_on_other_scenes_or_at_another_temperature_get_no_common_lin
     other = {**found, ("after", None): Evidence(**{**vars(found["after", None]), "temperature": 0.6})}
     panels = curves.held_out(loaded.registration, opened(loaded.registration, other))
     assert all("baseline" not in panel.lines for panel in panels), "the base was not evaluated like that"
+
+
+def test_training_seeds_that_share_no_step_are_curves_of_their_own(known):
+    loaded, _ = known
+    first = next(arm.id for arm in loaded.registration.arms if arm.label == "seed1")
+    late = Evidence("training", first, "series", rows=({"step": 9, "successes": 1, "episodes": 4},))
+    found = {("training", None): series(None, [1, 2, 3]), ("training", first): late}
+    told = curves.training(loaded.registration, opened(loaded.registration, found))
+    assert [(curve.label, curve.seeds, len(curve.points)) for curve in told] == [("baseline", 1, 3), ("seed1", 1, 1)]
+    assert len(shapes(ET.fromstring(curves.figure(told, [], "E1")), "curve")) == 2
+
+
+def test_counts_of_other_scenes_and_episodes_of_another_protocol_get_no_common_line(known):
+    loaded, found = known
+
+    def counts(seeds, policy, step, k):
+        evidence = Evidence("m", None, "counts", source={"step": step}, counts={"success": (k, 100)})
+        return Opened(evidence, Measurement("m", policy=policy, seeds=seeds, rung="main"), None)
+
+    def panels(*seen):
+        return [dict(panel.lines) for panel in curves.held_out(loaded.registration, seen)]
+
+    base, after = counts("10000-10099", "base", 0, 10), counts("10000-10049,10050-10099", "trained", 40, 90)
+    assert panels(base, after) == [{"baseline": ((0, 10, 100), (40, 90, 100))}]
+    assert panels(base, counts("10100-10199", "trained", 40, 90)) == []
+    assert panels(counts("10100-10199", "base", 0, 10), base, after) == panels(base, after)
+    told = opened(loaded.registration, {**found, ("after", None): Evidence(
+        **{**vars(found["after", None]), "protocol": "sim100b-h15"})})  # fmt: skip
+    assert all("baseline" not in panel for panel in panels(*told)), "the base was not evaluated in that protocol"
+
+
+def test_points_and_names_of_many_policies_stay_in_their_panel():
+    lines = {f"{i} of a sweep over a very long list of names of levers: {'x' * 80}": ((0, 1, 20), (20, i % 20, 20),
+             (40, 3, 20)) for i in range(60)}  # fmt: skip
+    picture = ET.fromstring(curves.figure([], [curves.HeldOut("greedy, seeds " + "300," * 90, lines)], "E1"))
+    for line in shapes(picture, "curve"):
+        assert [value_at(picture, x) for x, _ in points(line)] == pytest.approx([0, 20, 40], abs=3)
+    told = [each.text for each in picture.iter(f"{SVG}text")]
+    assert max(map(len, told)) * CHAR_PX < float(picture.get("width"))
 
 
 # --------------------------------------------------------------------------------------------------------------- funnel
@@ -236,3 +285,12 @@ def test_text_of_people_does_not_break_the_picture():
     svg.line([(0, 0), (1, 1)], tip="<&>")
     picture = ET.fromstring(svg.bytes())
     assert [each.text for each in picture.iter(f"{SVG}text")] == ["x < y & z"]
+
+
+@pytest.mark.parametrize("name", ["a|b <i>", "two\nlines", "a\x07bell", "x](http://example.org)", "\ufffe", '"&"'])
+def test_whatever_an_arm_is_called_table_and_figure_stay_whole(name):
+    seen = Opened(Evidence("after", "a1", "counts", counts={"success": (3, 12)}), None, Arm("a1", name))
+    rows = funnel.rows([seen])
+    (_, _, line), picture = funnel.markdown(rows), ET.fromstring(funnel.figure(rows, "E1"))
+    assert len(re.findall(r"(?<!\\)\|", line)) == 8 and "\n" not in line and "<" not in line
+    assert len(shapes(picture, "bar")) == 1

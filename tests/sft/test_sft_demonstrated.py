@@ -137,6 +137,16 @@ def test_what_is_no_teacher_of_this_run_is_refused(demo_dir: Path, tmp_path: Pat
         rows_of(foreign, twin)
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"recipe": {}}', '{"recipe": {"scene": {"protocol": "sim100b"}}}'])
+def test_a_dataset_whose_recipe_cannot_be_read_says_so(demo_dir: Path, tmp_path: Path, twin: VlaPolicy, text) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(demo_dir, copy)
+    (copy / OWN_META).write_text(text)
+    with pytest.raises(IntegrityError, match="does not say how the dataset was recorded") as refused:
+        rows_of(copy, twin)
+    assert str(copy / OWN_META) in str(refused.value.where) and refused.value.remedy
+
+
 def test_a_chunk_that_the_policys_codec_cannot_write_is_told_before_anything_is_drawn(
     demo_dir: Path, demos: Demonstrations, twin: VlaPolicy
 ) -> None:

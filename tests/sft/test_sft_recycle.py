@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -126,10 +127,27 @@ def test_a_replay_with_other_metrics_is_refused_and_counted(run_dir: Path, tmp_p
 def test_a_recording_that_goes_on_keeps_to_the_rollouts_it_began_with(run_dir: Path, tmp_path: Path) -> None:
     assert recorded_rollouts(tmp_path) is None
     begun = rollouts(run_dir)
-    begun = replace(begun, rollouts=replace(begun.rollouts, episodes=begun.rollouts.episodes[:1]))
+    jobs = begun.rollouts
+    begun = replace(begun, rollouts=replace(jobs, episodes=jobs.episodes[:1], files_sha256=jobs.files_sha256[:1]))
     record(tmp_path, begun, max_wall_s=0.0)
     assert rollouts(run_dir) != begun
     assert rollouts(run_dir, only=recorded_rollouts(tmp_path)) == begun
+
+
+def test_rollouts_with_other_content_are_another_recipe(run_dir: Path, tmp_path: Path, monkeypatch) -> None:
+    """A run of the same name may hold anything, and who pins the digest of a recipe pins what is learned from."""
+    for name in ("one", "other"):
+        shutil.copytree(run_dir, tmp_path / name / "run")
+    path = tmp_path / f"other/run/waves/step_0001/seed{SEED}_draw00.npz"
+    episode, rows = read_episode(path)
+    path.unlink()
+    write_episode(path.parent, 1, episode, rows[:-1])
+    told = []
+    for name in ("one", "other", "one"):
+        monkeypatch.chdir(tmp_path / name)
+        told.append(rollouts(Path("run")))
+    assert told[0] == told[2] and told[0].digest != told[1].digest
+    assert told[0].rollouts.episodes == told[1].rollouts.episodes and told[0].rollouts.run == told[1].rollouts.run
 
 
 def test_recording_processes_stay_light() -> None:

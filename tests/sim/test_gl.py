@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -44,6 +45,29 @@ def test_who_renders_first_can_train_afterwards() -> None:
     code = "import sys; from vla_rl.sim import gl; gl.check_rendering()"
     code += "; assert 'torch' not in sys.modules; import torch._dynamo"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no triton here")
+@pytest.mark.parametrize("choice", ["osmesa", "egl"])
+def test_the_compiler_is_there_before_the_first_gl_library(choice: str) -> None:
+    """OSMesa brings its LLVM when MuJoCo is imported, long before a picture is taken."""
+    code = """
+import ctypes, sys
+loaded, load = [], ctypes.CDLL.__init__
+def noted(self, name, *args, **kwargs):
+    loaded.append(str(name))
+    return load(self, name, *args, **kwargs)
+ctypes.CDLL.__init__ = noted
+from vla_rl.errors import MachineError
+try: from vla_rl.sim import gl
+except MachineError: pass  # this machine has no such backend
+first = next((i for i, name in enumerate(loaded) if "OSMesa" in name or "EGL" in name), len(loaded))
+assert any("libtriton" in name for name in loaded[:first]), loaded
+assert "torch" not in sys.modules and "triton" not in sys.modules
+"""
+    env = os.environ | {"MUJOCO_GL": choice}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=env)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_users_choice_wins(monkeypatch: pytest.MonkeyPatch) -> None:

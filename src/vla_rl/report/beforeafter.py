@@ -137,7 +137,8 @@ def _font_px(size_px: int) -> int:
 
 
 def _cut(draw: ImageDraw.ImageDraw, text: str, width: int, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    """As much of the text as has room."""
+    """As much of the text as has room in one line."""
+    text = " ".join(text.split())
     while len(text) > 1 and draw.textlength(text, font=font) > width:
         text = text[:-2].rstrip() + "…"
     return text

@@ -17,14 +17,15 @@ from vla_rl.prereg.document import Registration
 from vla_rl.prereg.evidence import BASELINE
 from vla_rl.prereg.outcome import Unjudged
 from vla_rl.report.opened import Opened
-from vla_rl.report.svg import Panel, Svg, caption, caption_height, colour, marker, spanned
+from vla_rl.report.svg import CHAR_PX, Panel, Svg, caption, caption_height, colour, fitted, marker, spanned
+from vla_rl.seeds import parse_seeds
 from vla_rl.stats.intervals import clopper_pearson
 
 MEAN_OVER = 5  # waves: one of them is a few dozen episodes
 SEED = "run.seed"
 WIDTH, LEFT, PANEL_WIDTH, PANEL_HEIGHT, GAP = 880.0, 66.0, 350.0, 230.0, 84.0
 TOP, LEGEND_ROW, BELOW = 84.0, 18.0, 48.0
-DODGE_PX = 7.0  # between intervals of several policies at one number of updates
+DODGE_PX, DODGED_PX = 7.0, 28.0  # between intervals of several policies at one number of updates; over all of them
 
 Wave = tuple[int, int, int]  # step, successes, episodes
 Run = tuple[Opened, list[Wave]]
@@ -60,7 +61,8 @@ class HeldOut:
 
 
 def training(registration: Registration, seen: Sequence[Opened]) -> list[Curve]:
-    """Curves of all series that tell how many episodes of a wave succeeded."""
+    """Curves of all series that tell how many episodes of a wave succeeded. Where the seeds of one arm share no step
+    there is no mean, and each is a curve of its own."""
     runs: dict[tuple[str, str], Run] = {}
     for each in seen:
         if each.evidence.kind == "series" and (waves := _waves(each.evidence.rows)):
@@ -71,7 +73,11 @@ def training(registration: Registration, seen: Sequence[Opened]) -> list[Curve]:
     for (rung, _), (each, waves) in runs.items():
         rest = {path: value for path, value in (each.arm.set if each.arm else {}).items() if path != SEED}
         groups.setdefault((rung, digest("arm", rest)), []).append((each, waves))
-    return [_curve(registration, members) for members in groups.values()]
+    told = []
+    for members in groups.values():
+        shared = set.intersection(*({step for step, _, _ in waves} for _, waves in members))
+        told += [_curve(registration, part) for part in ([members] if shared else [[member] for member in members])]
+    return told
 
 
 def held_out(registration: Registration, seen: Sequence[Opened]) -> list[HeldOut]:
@@ -80,7 +86,8 @@ def held_out(registration: Registration, seen: Sequence[Opened]) -> list[HeldOut
     for each in seen:
         if (counted := _successes(each)) is not None and each.step is not None:
             e = each.evidence
-            groups.setdefault((e.seeds, e.temperature, e.head, e.scene_hash, counted[1]), []).append((each, counted))
+            alike = _seeds(each), e.protocol, e.temperature, e.head, e.scene_hash, counted[1]
+            groups.setdefault(alike, []).append((each, counted))
     from_base = {rung.id for rung in registration.ladder if rung.starts_from == "base"}
     told = []
     for members in groups.values():
@@ -155,6 +162,14 @@ def _successes(each: Opened) -> tuple[int, int] | None:
     return (k, n) if n else None
 
 
+def _seeds(each: Opened) -> tuple[Any, ...]:
+    """Which scenes an evaluation is of; where neither evidence nor registration tells, its own and no other's."""
+    if each.evidence.seeds:
+        return each.evidence.seeds
+    registered = each.measurement.seeds if each.measurement else None
+    return parse_seeds(registered) if registered else (each.evidence.measurement,)
+
+
 def _scenes(each: Opened, n: int) -> str:
     """What the evaluations of a panel have in common."""
     e, registered = each.evidence, each.measurement.seeds if each.measurement else None
@@ -191,8 +206,9 @@ def _draw_held_out(svg: Svg, box: tuple[float, float, float, float], each: HeldO
     )  # fmt: skip
     _title(svg, box, f"held out: {each.scenes}", [(name, "") for name in each.lines], names)
     middle = (len(each.lines) - 1) / 2
+    apart = min(DODGE_PX, DODGED_PX / max(1, len(each.lines) - 1))
     for i, (name, points) in enumerate(each.lines.items()):
-        ink, shift = colour(names.index(name)), (i - middle) * DODGE_PX
+        ink, shift = colour(names.index(name)), (i - middle) * apart
         at = [(panel.x(step) + (shift if step else 0.0), panel.y(100 * k / n)) for step, k, n in points]
         svg.line(at, ink, width=2.0, cls="curve", tip=name)
         for (x, y), (step, k, n) in zip(at, points, strict=True):
@@ -207,12 +223,12 @@ def _title(
 ) -> None:
     """Title and legend above a panel."""
     left, top = box[0], box[1] - 12 - LEGEND_ROW * len(entries)
-    svg.text(left, top, title, px=13, bold=True)
+    svg.text(left, top, fitted(title, PANEL_WIDTH, px=13), px=13, bold=True)
     for i, (name, more) in enumerate(entries):
         y, at = top + LEGEND_ROW * (i + 1) - 2, names.index(name)
         svg.line([(left, y - 4), (left + 26, y - 4)], colour(at), width=2.0)
         svg.mark((left + 13, y - 4), marker(at), colour(at))
-        svg.text(left + 34, y, f"{name}{more}")
+        svg.text(left + 34, y, f"{fitted(name, PANEL_WIDTH - 34 - CHAR_PX * len(more))}{more}")
 
 
 def _note(curves: Sequence[Curve], evaluations: Sequence[HeldOut], names: Sequence[str]) -> str:

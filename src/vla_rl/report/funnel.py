@@ -13,7 +13,7 @@ from vla_rl.prereg.evidence import BASELINE, Evidence
 from vla_rl.prereg.outcome import Unjudged
 from vla_rl.report.opened import Opened
 from vla_rl.report.svg import COLOURS, FAINT, INK, Svg, caption, caption_height, fitted
-from vla_rl.report.tables import TEST_NAMES
+from vla_rl.report.tables import TEST_NAMES, one_line
 
 STAGES = ("touched", "pinched", "lifted", "success")
 WIDTH, LEFT, ROW, BAR = 860.0, 270.0, 30.0, 16.0
@@ -60,7 +60,7 @@ def markdown(rows: Sequence[Row]) -> list[str]:
         cells = ["–" if pair is None else f"{pair[0]} ({100 * pair[0] / pair[1]:.0f} %)" for pair in row.counts]
         n = f"{row.n}" + (f" ({row.excluded} excluded)" if row.excluded else "")
         success = f"{cells[-1]}{f', {row.test}' if row.test else ''}"
-        lines.append(f"| {row.evaluation} | {row.policy} | {n} | {' | '.join(cells[:-1])} | {success} |")
+        lines.append(f"| {row.evaluation} | {one_line(row.policy)} | {n} | {' | '.join(cells[:-1])} | {success} |")
     return lines
 
 

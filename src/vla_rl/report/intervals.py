@@ -82,8 +82,10 @@ def unit_of(rule: Any, details: Mapping[str, Any], seen: Sequence[Opened]) -> st
         return "share of scenes, won minus lost"
     paired = hasattr(rule, "before") and hasattr(rule, "after")
     after = ", after minus before" if paired else ""
+    if rule.KIND == "tolerance":
+        after = f", {rule.left} minus {rule.right}"
     if statistic == "count":
-        return "episodes"
+        return f"episodes{after}"
     if yes_or_no or "won" in details or statistic == "share" or rule.KIND in ("interval", "binomial_tail"):
         return f"share of {'scenes' if paired else 'episodes'}{after}"
     return f"{'cm' if metric.endswith('_cm') else metric or 'as the read states it'}{after}"

@@ -8,16 +8,18 @@ for a reader carries a class and, where it stands for a number, that number in a
 
 from __future__ import annotations
 
+import html
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from html import escape
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("circle", "square", "triangle", "diamond")
 PAPER, INK, FAINT, GRID = "#ffffff", "#222222", "#666666", "#dddddd"
 SMALL_PX, CHAR_PX = 11, 6.0  # of text; width of one of its letters, generously
 Point = tuple[float, float]
+_NO_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def colour(i: int) -> str:
@@ -105,7 +107,7 @@ class Svg:
         weight = ' font-weight="bold"' if bold else ""
         self._parts.append(
             f'<text{_class(cls)} x="{_n(x)}" y="{_n(y)}" font-size="{px}" text-anchor="{anchor}" fill="{fill}"'
-            f"{weight}{turned}>{escape(text)}</text>"
+            f"{weight}{turned}>{_escaped(text)}</text>"
         )
 
     def line(
@@ -147,14 +149,14 @@ class Svg:
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(self.width)}" height="{_n(self.height)}" '
             f'viewBox="0 0 {_n(self.width)} {_n(self.height)}" role="img" '
-            f'font-family="Helvetica, Arial, sans-serif">\n<title>{escape(self.title)}</title>\n'
-            f"<desc>{escape(self.description)}</desc>\n"
+            f'font-family="Helvetica, Arial, sans-serif">\n<title>{_escaped(self.title)}</title>\n'
+            f"<desc>{_escaped(self.description)}</desc>\n"
             f'<rect width="{_n(self.width)}" height="{_n(self.height)}" fill="{PAPER}"/>\n'
         )
         return (head + "\n".join(self._parts) + "\n</svg>\n").encode()
 
     def _shape(self, name: str, cls: str, attributes: str, tip: str = "") -> None:
-        inside = f"><title>{escape(tip)}</title></{name}>" if tip else "/>"
+        inside = f"><title>{_escaped(tip)}</title></{name}>" if tip else "/>"
         self._parts.append(f"<{name}{_class(cls)} {attributes}{inside}")
 
 
@@ -202,6 +204,10 @@ def caption(svg: Svg, top: float, text: str, *, left: float = 16.0) -> None:
 def caption_height(text: str, width: float, *, left: float = 16.0) -> float:
     """What `caption` takes in a picture of a width."""
     return 15.0 * len(wrapped(text, width - 2 * left))
+
+
+def _escaped(text: str) -> str:
+    return html.escape(_NO_XML.sub("\ufffd", text))
 
 
 def _class(cls: str) -> str:

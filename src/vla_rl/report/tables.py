@@ -1,4 +1,4 @@
-"""Tables for the terminal: the steps of a training run, and the evaluations before and after it.
+"""Tables for the terminal: the steps of a training run, and the evaluations before and after it; and words for all.
 
 In: summaries and paired reads as plain dicts. Out: rich tables. Numbers come from the run's files; none are computed
 here.
@@ -106,3 +106,9 @@ def change(read: Mapping[str, float], *, scale: float = 1.0, unit: str = "") -> 
     """A paired difference with its interval, e.g. ``+3.00 points [-2.00, +8.00]``."""
     mean, low, high = (read[name] * scale for name in ("mean", "low", "high"))
     return f"{mean:+.2f}{unit} [{low:+.2f}, {high:+.2f}]"
+
+
+def one_line(text: str) -> str:
+    """Text of a person in one line of Markdown, where it can neither break a table nor become a tag."""
+    flat = " ".join(str(text).split())
+    return flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("|", "\\|")

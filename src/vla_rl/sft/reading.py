@@ -201,4 +201,13 @@ def _check_seeds(root: Path, seeds: Sequence[int]) -> None:
 
 def _recipe(root: Path) -> dict[str, Any] | None:
     own = root / OWN_META
-    return json.loads(own.read_text())["recipe"] if own.is_file() else None
+    if not own.is_file():
+        return None
+    try:
+        recipe = json.loads(own.read_text())["recipe"]
+        for name in ("protocol", "scene_hash", "look", "image_px"):
+            recipe["scene"][name]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = f"this does not say how the dataset was recorded: {error!r}"
+        raise IntegrityError(what, where=str(own), remedy="fetch it again, or " + RE_RECORD) from error
+    return recipe

@@ -53,11 +53,13 @@ class RolloutJobs:
         policy: configuration node of the policy that the run started from: its action codec and tables decode the
             stored tokens.
         episodes: stored episodes as ``step_0001/seed200000_draw00``, by seed and draw; one job each.
+        files_sha256: SHA-256 of the file of each, which decides what is replayed.
     """
 
     run: str
     policy: dict[str, Any]
     episodes: tuple[str, ...]
+    files_sha256: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ is `sources`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,8 +55,9 @@ def rollout_recipe(
     check_disjoint(seeds, parse_seeds(config["eval"]["seeds"]))
     policy = _policy(config, run)
     ChunkCodec.of_policy(policy)  # a missing one is told here, not by a recording process
-    episodes = tuple(f"{path.parent.name}/{path.stem}" for path in stored)
-    jobs = RolloutJobs(run, policy, tuple(name for name in episodes if only is None or name in only))
+    episodes = {f"{path.parent.name}/{path.stem}": path for path in stored}
+    taken = tuple(name for name in episodes if only is None or name in only)
+    jobs = RolloutJobs(run, policy, taken, tuple(_sha256(episodes[name]) for name in taken))
     env, plugins = config["sim"], tuple(config["plugins"])
     return DemoRecipe(env, plugins, scene_of(env, plugins), task, success_only, shard_episodes, rollouts=jobs)
 
@@ -76,6 +78,11 @@ def _policy(config: Mapping[str, Any], run: str) -> dict[str, Any]:
             remedy="recycle runs of policies with policy.checkpoint",
         )
     return dict(config["policy"])
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _seed_and_draw(path: Path) -> tuple[int, int, str]:

@@ -23,6 +23,18 @@ import numpy as np
 from vla_rl.sim.backend import DISABLE, VARIABLE, choose_backend, rendering_error, users_choice
 
 
+def _load_compiler() -> None:
+    """Load triton's library, if there is one, before a driver.
+
+    Mesa's software rasteriser and triton each bring an LLVM, and triton crashes the process if its own comes second;
+    torch's optimisers load it. Its Python package and torch stay unloaded.
+    """
+    found = importlib.util.find_spec("triton")
+    for place in (found and found.submodule_search_locations) or ():
+        with suppress(OSError):  # not there, or not for this processor: then nothing of it will come second
+            ctypes.CDLL(str(Path(place, "_C", "libtriton.so")))
+
+
 def _import_mujoco() -> Any:
     """Import MuJoCo under the chosen backend.
 
@@ -32,6 +44,8 @@ def _import_mujoco() -> Any:
     backend = choose_backend()
     had = users_choice()
     os.environ[VARIABLE] = backend
+    if backend != DISABLE:
+        _load_compiler()  # the import itself loads OSMesa, and with it its LLVM
     try:
         return importlib.import_module("mujoco")
     except (ImportError, AttributeError, RuntimeError) as error:
@@ -60,7 +74,6 @@ def new_renderer(model: MjModel, width_px: int, height_px: int) -> Renderer:
     make = getattr(mujoco, "Renderer", None)
     if make is None or backend == DISABLE:
         raise rendering_error(backend)
-    _load_compiler()
     try:
         renderer = make(model, height=height_px, width=width_px)
     except Exception as error:  # PyOpenGL, EGL and OSMesa each raise classes of their own
@@ -68,19 +81,6 @@ def new_renderer(model: MjModel, width_px: int, height_px: int) -> Renderer:
     _open_renderers.add(renderer)
     _close_at_exit()
     return renderer
-
-
-@functools.cache
-def _load_compiler() -> None:
-    """Load triton's library, if there is one, before a driver.
-
-    Mesa's software rasteriser and triton each bring an LLVM, and triton crashes the process if its own comes second;
-    torch's optimisers load it. Its Python package and torch stay unloaded.
-    """
-    found = importlib.util.find_spec("triton")
-    for place in (found and found.submodule_search_locations) or ():
-        with suppress(OSError):  # not there, or not for this processor: then nothing of it will come second
-            ctypes.CDLL(str(Path(place, "_C", "libtriton.so")))
 
 
 def switch_effects_off(scene: Any) -> None:

@@ -87,7 +87,7 @@ def film(
 
 def _evaluations(folder: Folder, loaded: Loaded, seeds: Sequence[int], rung: str, arm: str) -> tuple[Opened, Opened]:
     """Evaluations of base and trained policy, in one way and on one scene, that reads on record rest on and that hold
-    all the seeds."""
+    all the seeds. Only the policy after the last update is kept, so an evaluation on the way there opens no film."""
     told = (*loaded.state.reads.values(), *loaded.state.gates.values())
     judged = {name for data in told for name in data["evidence"]}
     found = evidence_files(folder, loaded.entries)
@@ -97,7 +97,13 @@ def _evaluations(folder: Folder, loaded: Loaded, seeds: Sequence[int], rung: str
         if each.evidence.kind == "episodes" and each.evidence.name in judged and each.measurement is not None
     ]
     ours = evidence_arm(loaded.registration.arm(arm))
-    after = [each for each in seen if not each.base and each.rung == rung and each.evidence.arm == ours]
+    attempt = loaded.state.completed(rung, arm)
+    last = None if attempt is None else (attempt.end or {}).get("step")
+    after = [
+        each
+        for each in seen
+        if not each.base and each.rung == rung and each.evidence.arm == ours and last in (None, each.step)
+    ]
     pairs = [(b, a) for a in after for b in seen if b.base and _alike(b.evidence, a.evidence)]
     for b, a in pairs:
         if set(seeds) <= {*b.evidence.seeds} & {*a.evidence.seeds}:
