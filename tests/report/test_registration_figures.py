@@ -256,6 +256,15 @@ def test_every_figure_says_what_it_shows_without_being_seen_and_names_units_and_
     assert ">GRPO step<" in text and "success, %" in text and "64 sampled episodes a wave" in text
 
 
+@pytest.mark.parametrize(("kind", "policy", "told"), [
+    ("recorded", "base", "base"), ("recorded", "trained", "baseline"), ("evaluation", "base", "base"),
+])  # fmt: skip
+def test_what_was_handed_in_of_the_base_is_not_told_of_a_trained_policy(kind, policy, told):
+    evidence = Evidence("exam", None, "counts", counts={"success": (7, 100)})
+    (row,) = funnel.rows([Opened(evidence, Measurement("exam", kind=kind, policy=policy), None)])
+    assert row.policy == told
+
+
 def test_a_measurement_that_an_amendment_took_away_is_still_told():
     each = Opened(Evidence("old", "abc", "counts", counts={"success": (1, 2)}), None, None)
     assert (each.policy, each.step, each.base) == ("abc", None, False)

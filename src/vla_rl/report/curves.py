@@ -237,7 +237,7 @@ def _note(curves: Sequence[Curve], evaluations: Sequence[HeldOut], names: Sequen
         low, high = min(c.episodes[0] for c in curves), max(c.episodes[1] for c in curves)
         told.append(
             f"Training waves: share of {low if low == high else f'{low} to {high}'} sampled episodes a wave that "
-            f"succeeded, mean over {MEAN_OVER} waves."
+            f"succeeded, mean over the last {MEAN_OVER} waves, or over all where there were fewer."
         )
     if any(curve.seeds > 1 for curve in curves):
         told.append("Line and band: mean, lowest and highest of the training seeds, each smoothed by itself.")

@@ -32,9 +32,9 @@ class Opened:
 
     @property
     def base(self) -> bool:
-        """Whether it is of the policy before training."""
+        """Whether it is of the policy before training: an evaluation, or what was handed in of one."""
         m = self.measurement
-        return m is not None and m.kind == "evaluation" and m.policy == "base"
+        return m is not None and m.kind != "series" and m.policy == "base"
 
     @property
     def arm_name(self) -> str:

@@ -52,8 +52,9 @@ def _claim(loaded: Loaded) -> Iterator[str]:
     yield ""
     yield _quote(registration.summary)
     yield ""
+    effect = "not stated" if claim.smallest_effect is None else claim.smallest_effect
     yield f"{one_line(claim.hypothesis)} (direction: {claim.direction}; smallest effect that matters: "
-    yield f"{claim.smallest_effect}; unit: {claim.unit}; population: {one_line(claim.population)}; "
+    yield f"{effect}; unit: {claim.unit}; population: {one_line(claim.population)}; "
     yield f"head {claim.head}, protocol {claim.protocol}, look {claim.look}; "
     yield f"seen beforehand: {one_line(claim.data_seen)})"
 
