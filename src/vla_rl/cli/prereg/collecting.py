@@ -27,7 +27,7 @@ from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder, Loaded, outputs_of, root_of
 from vla_rl.prereg.launchgates import published_name
 from vla_rl.prereg.pins import Place, differences
-from vla_rl.prereg.registered import config_of, evidence_arm
+from vla_rl.prereg.registered import arms_of, config_of, evidence_arm
 from vla_rl.prereg.runfiles import copied
 from vla_rl.prereg.sections import Arm, Measurement
 from vla_rl.prereg.state import Attempt
@@ -76,7 +76,8 @@ def collect(
     """
     if is_handed_in(loaded, measurement, arm):
         attempt = made_elsewhere(loaded, measurement, arm) if measurement.kind != "recorded" else None
-        evidence = take(given, measurement, arm, attempt, alone=alone)
+        only_arm = len(arms_of(loaded.registration, measurement)) == 1
+        evidence = take(given, measurement, arm, attempt, alone=alone, only_arm=only_arm)
         check_what_it_is_of(evidence, measurement, loaded.registration.claim)
         return Collected(_upto(evidence, measurement), given.wall_h, given.gpu_h, handed_in=True)
     if measurement.kind == "evaluation" and measurement.policy == "base" and measurement.played_by == "read":
