@@ -118,6 +118,17 @@ def test_one_that_its_wire_stopped_halts_the_registration(active, capsys):
     assert [a.outdated for a in loaded(active).state.attempts] == [True, False]
 
 
+@pytest.mark.parametrize("how", ["failed", "stopped", "killed"])
+def test_one_that_did_not_come_to_its_end_has_no_trained_policy(active, capsys, how):
+    assert record(*(["--wire", "knockaway"] if how == "stopped" else []), how=how) == 0
+    files = (*evaluated(active, "before", 1.0), *evaluated(active, "after", 3.0))
+    refused(capsys, 4, "read", "E1", "progress", *files, says="attempt 1 has not come to its end")
+    assert prereg("verdict", "E1") == 0
+    assert loaded(active).state.verdict["verdict"] == "INCONCLUSIVE"
+    looks = [line["data"]["evidence"] for line in active.ledger() if line["event"] == "look"]
+    assert looks == ["before"]  # the policy that it started from was there, however it ended
+
+
 def test_one_that_failed_cannot_go_on_here_and_is_followed_after_an_amendment(active, capsys):
     assert record(how="failed") == 0
     refused(capsys, 4, "launch", "E1", "--check", says=("attempt 1 of it can go on", "amend first, with the reason"))
@@ -136,6 +147,7 @@ def test_one_that_failed_cannot_go_on_here_and_is_followed_after_an_amendment(ac
         (("--how", "stopped", "--wall-h", "1"), "names what stopped it"),
         (("--how", "finished", "--wall-h", "1", "--wire", "clip"), "names what stopped it"),
         (("--how", "finished", "--wall-h", "1", "--step", "-1"), "-1 updates are none"),
+        (("--how", "finished", "--wall-h", "1", "--step", "0"), "has come to its end after 1 updates, not after 0"),
         (("--how", "finished", "--wall-h", "1", "--rung", "R7"), "there is no rung 'R7'"),
     ],
 )

@@ -88,11 +88,10 @@ def against(folder: Folder, loaded: Loaded, request: Request) -> list[Difference
 def out_of_order(loaded: Loaded, request: Request) -> list[Difference]:
     """What the registration itself has against an attempt, wherever it was made: gates, ladder, constants, and another
     attempt that counts."""
-    found = [each for each in _attempts(loaded, request) if not request.exploratory]
     if request.exploratory:
-        return found
+        return []
     before = [each for each in _ladder(loaded, request) if not each.where.endswith("starts_from")]
-    return [*found, *before, *_gates(loaded, request), *_deferred(loaded.registration, request)]
+    return [*_attempts(loaded, request), *before, *_gates(loaded, request), *_deferred(loaded.registration, request)]
 
 
 def _history(folder: Folder, registration: Registration) -> list[Difference]:

@@ -18,6 +18,7 @@ from vla_rl.prereg.budget import account
 from vla_rl.prereg.document import Registration
 from vla_rl.prereg.folder import not_now
 from vla_rl.prereg.launchgates import Request, out_of_order
+from vla_rl.prereg.registered import config_of
 from vla_rl.prereg.state import FINISHED, STOPPED
 
 HOW = (FINISHED, STOPPED, "failed", "out of memory", "interrupted", "killed")
@@ -41,7 +42,7 @@ def record(argv: Sequence[str]) -> int:
         request = Request(
             registration.rung(args.rung).id, registration.arm(args.arm).id, exploratory=args.exploratory
         )  # fmt: skip
-        _check(args, registration)
+        _check(args, registration, request)
         if found := out_of_order(loaded, request):
             told = "\n".join(f"  - {each.where}: {each.what}\n    {each.remedy}" for each in found)
             raise LaunchRefused(
@@ -84,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     return made
 
 
-def _check(args: argparse.Namespace, registration: Registration) -> None:
+def _check(args: argparse.Namespace, registration: Registration, request: Request) -> None:
     """What an attempt has to tell."""
     for unit in ("gpu_h", "wall_h"):
         if getattr(registration.budget, unit) is not None and getattr(args, unit) is None:
@@ -97,3 +98,9 @@ def _check(args: argparse.Namespace, registration: Registration) -> None:
         )  # fmt: skip
     if args.step is not None and args.step < 0:
         raise UsageError(f"{args.step} updates are none", where="--step")
+    steps = config_of(registration, request.rung, request.arm)["run"]["steps"]
+    if args.how == FINISHED and args.step not in (None, steps) and not args.exploratory:
+        raise UsageError(
+            f"a run of {request.rung} has come to its end after {steps} updates, not after {args.step}", where="--step",
+            remedy="say how it ended otherwise, or record it with --exploratory",
+        )  # fmt: skip
