@@ -6,6 +6,7 @@ import json
 import pytest
 from bench import DRAFT, TINY, prereg, refused
 
+from vla_rl.prereg import ledger
 from vla_rl.prereg.budget import account
 from vla_rl.prereg.folder import Folder
 
@@ -116,6 +117,17 @@ def test_one_that_its_wire_stopped_halts_the_registration(active, capsys):
     assert prereg("amend", "E1", "--set", "config.optim.lr=1e-6", *WORDS, "training") == 0
     assert record() == 0
     assert [a.outdated for a in loaded(active).state.attempts] == [True, False]
+
+
+def test_a_second_attempt_needs_an_amendment_in_between_however_fast_they_follow(active, capsys, monkeypatch):
+    moment = ledger.now()
+    monkeypatch.setattr(ledger, "now", lambda: moment)
+    assert prereg("amend", "E1", "--set", "summary=mended", *WORDS, "none") == 0
+    assert record(how="failed") == 0
+    again = ("record", "E1", "--how", "finished", "--wall-h", "0.1", *TOLD)
+    refused(capsys, 4, *again, says="a fresh start would be a choice between runs")
+    assert prereg("amend", "E1", "--set", "summary=mended again", *WORDS, "training") == 0
+    assert prereg(*again) == 0
 
 
 @pytest.mark.parametrize("how", ["failed", "stopped", "killed"])

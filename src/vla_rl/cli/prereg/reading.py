@@ -21,7 +21,7 @@ from vla_rl.prereg import state
 from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder, Loaded, not_now
-from vla_rl.prereg.judging import PASS, boundary, evidence_files, gate_decision, judge
+from vla_rl.prereg.judging import PASS, boundary_now, evidence_files, gate_decision, judge
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.parts import FIELD, parts
 from vla_rl.prereg.registered import arms_of, evidence_arm
@@ -191,7 +191,7 @@ def _judge_boundaries(target: Folder) -> None:
     for rung in loaded.registration.ladder:
         open_still = rung.id not in loaded.state.rungs and state.allowed(loaded.state.name, "rung")
         if rung.proceed_if and open_still:
-            decision, reads = boundary(loaded.registration, rung.id, loaded.state.reads)
+            decision, reads = boundary_now(loaded.registration, loaded.state, rung.id)
             if decision is not None:
                 data = {"rung": rung.id, "decision": decision, "reads": reads}
                 target.write("rung", data, effective=loaded.effective)
