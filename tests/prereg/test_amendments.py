@@ -437,3 +437,15 @@ def test_an_amendment_that_states_less_than_was_seen_is_found_by_verify(launched
     monkeypatch.setattr(amending, "_check_seen", lambda state, stated: None)
     assert prereg("amend", "E1", "--set", "reads[progress].rule.level=0.9", *WHY, "none") == 0
     refused(capsys, 5, "verify", "E1", says="states that none was seen, it was outcomes")
+
+
+@pytest.mark.parametrize("kind", ["clerical", "operational"])
+def test_a_label_that_goes_over_to_another_arm_takes_no_measurement_along(bench, capsys, kind):
+    arms = "arms:\n  - {label: one, set: {run.seed: 1}}\n  - {label: two, set: {run.seed: 2}}\n"
+    text = DRAFT.replace("policy: trained}", "policy: trained, arm: one}").replace("wall_h: 1.0", "wall_h: 9.0")
+    bench.frozen("E1", text + arms)
+    one, two = (arm.id for arm in Folder(bench.experiments, "E1").load().registration.arms[1:])
+    why = ("--reason", "r", "--kind", kind, "--data-seen", "none")
+    swap = ("--set", f"arms[{one}].label=two", "--set", f"arms[{two}].label=one")
+    refused(capsys, 2, "amend", "E1", *swap, *why, says="one would be another arm than the one that after is of")
+    assert prereg("amend", "E1", "--set", f"arms[{two}].label=second", *why) == 0  # nothing goes by that label
