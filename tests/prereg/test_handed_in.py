@@ -2,8 +2,10 @@
 
 import json
 
+import pytest
 from bench import DRAFT, prereg, refused
 from test_record import evaluated, hand_in, loaded, record
+from test_recorded import TEXT
 
 SEEDS = (
     DRAFT.replace("unit: episode", "unit: training_seed")
@@ -12,6 +14,8 @@ SEEDS = (
     .replace("kind: paired_bootstrap", "kind: cluster_bootstrap")
     + "levers: {run.seed: [1, 2]}\n"
 )
+
+STATED = "{kind: stated_interval, measurement: spend, metric: hours, line: 0.0}"
 
 
 def of_arm(bench, arm, reward):
@@ -48,3 +52,54 @@ def test_a_file_of_another_arm_is_not_taken(bench, capsys):
 def test_a_measurement_of_one_arm_need_not_name_it(bench):
     bench.frozen("E1", DRAFT.replace("kind: recorded}", "kind: recorded, arm: seed=1}") + "levers: {run.seed: [1]}\n")
     assert prereg("read", "E1", "money", *hand_in(bench, "spend", values={"hours": 1.0})) == 0
+
+
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f'{{"values": {{"hours": {HUGE}}}}}', "values.hours"),
+        (f'{{"values": {{"hours": 1.0}}, "temperature": {HUGE}}}', "temperature"),
+        (f'{{"counts": {{"hours": [1, {HUGE}]}}}}', "counts.hours"),
+        (f'{{"rows": [{{"step": 1, "hours": {HUGE}}}]}}', "rows[0].hours"),
+        ('{"values": {"hours": 1.0}, "source": {"page": NaN}}', "source.page"),
+        ('{"values": {"hours": 1.0}, "source": {"page": "\\ud800"}}', "no plain data"),
+        ('{"episodes": [{"seed": 1, "more": {"x": Infinity}}]}', "episodes[0].more.x"),
+        ("[" * 100_000, "cannot be read"),
+        ('{"values": {"hours": 1.0}, "source": {"a": ' + "[" * 960 + "]" * 960 + "}}", "nested too deeply"),
+    ],
+    ids=["number", "temperature", "count", "row", "nan in source", "half a character", "inf", "brackets", "depth"],
+)
+def test_what_cannot_be_stored_or_computed_with_is_refused_before_anything_is_opened(active, capsys, text, says):
+    path = active.root / "outputs" / "handed.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    refused(capsys, 2, "read", "E1", "money", "--from", str(path), says=says)
+    assert active.events()[-1] == "activated" and not (active.folder() / "evidence").exists()
+
+
+@pytest.mark.parametrize("n", [0, -3, 2.5])
+def test_a_stated_interval_rests_on_a_number_of_observations(bench, n):
+    text = DRAFT.replace("{kind: record, measurement: spend, metric: hours, statistic: value}", STATED)
+    bench.frozen("E1", text.replace("role: record", "role: secondary"))
+    values = {"hours": 1.0, "hours_low": 0.5, "hours_high": 2.0, "hours_n": n}
+    assert prereg("read", "E1", "money", *hand_in(bench, values=values)) == 0
+    assert bench.ledger()[-1]["data"]["outcome"]["status"] == "INVALID"
+
+
+def test_rows_cover_the_scenes_that_are_registered_as_counts_do(bench):
+    bench.frozen("E1", TEXT)
+    assert prereg("read", "E1", "exam", *hand_in(bench, rows=[{"step": 1, "success": 30, "episodes": 600}])) == 0
+    judged = bench.ledger()[-1]["data"]
+    assert judged["decision"] == "ABORT" and "over 600 episodes, not the registered 6" in judged["outcome"]["sentence"]
+
+
+def test_rows_of_other_steps_than_the_run_has_are_not_judged(bench):
+    bench.frozen("E1", DRAFT, "run.steps=2")
+    assert record() == 0
+    rows = [{"step": step, "clip_fraction": 0.1} for step in (11, 12)]
+    assert prereg("read", "E1", "clip", *hand_in(bench, rows=rows)) == 0
+    outcome = bench.ledger()[-1]["data"]["outcome"]
+    assert outcome["status"] == "INVALID" and "a row of step 11, and 2 are registered" in outcome["sentence"]

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vla_rl.errors import IntegrityError, LaunchRefused, UsageError
+from vla_rl.errors import ConfigError, IntegrityError, LaunchRefused, UsageError
+from vla_rl.prereg.canonical import canonical
 from vla_rl.prereg.evidence import IDENTITY, Evidence, parse
 from vla_rl.prereg.registered import evidence_arm
 from vla_rl.prereg.sections import Arm, Claim, Measurement
@@ -73,8 +74,11 @@ def take(
     blank = dict.fromkeys((*IDENTITY, "temperature"))
     try:
         found = parse({**blank, "source": {}, **value, **named}, str(path))
-    except IntegrityError as error:
+        canonical(found.record())  # what cannot be stored is refused before anything is
+    except (IntegrityError, ConfigError) as error:
         raise UsageError(error.what, where=error.where or str(path), remedy="correct the file") from None
+    except RecursionError:
+        raise UsageError("it is nested too deeply", where=str(path), remedy="correct the file") from None
     if attempt is not None:
         told = {**found.source, "attempt": attempt.number, "made_elsewhere": attempt.elsewhere}
         found = replace(found, source=told)
@@ -130,5 +134,5 @@ def _file_for(
 def _load(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"the file cannot be read: {error}", where=str(path)) from None
