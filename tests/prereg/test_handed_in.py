@@ -4,8 +4,11 @@ import json
 
 import pytest
 from bench import DRAFT, prereg, refused
-from test_record import evaluated, hand_in, loaded, record
+from test_record import WORDS, evaluated, hand_in, loaded, record
 from test_recorded import TEXT
+
+from vla_rl.cli import sweep
+from vla_rl.prereg.folder import Folder
 
 SEEDS = (
     DRAFT.replace("unit: episode", "unit: training_seed")
@@ -103,3 +106,53 @@ def test_rows_of_other_steps_than_the_run_has_are_not_judged(bench):
     assert prereg("read", "E1", "clip", *hand_in(bench, rows=rows)) == 0
     outcome = bench.ledger()[-1]["data"]["outcome"]
     assert outcome["status"] == "INVALID" and "a row of step 11, and 2 are registered" in outcome["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        ({"values": {"other": 1.0}}, "spend records no number hours"),
+        ({"counts": {"hours": [0, 0]}}, "spend records no number hours"),
+        ({"rows": [{"step": 1, "hours": 1.0}]}, "spend records no number hours"),
+    ],
+    ids=["another name", "counts", "rows"],
+)
+def test_a_file_that_the_read_cannot_be_judged_by_is_not_opened(active, capsys, payload, says):
+    refused(capsys, 4, "read", "E1", "money", *hand_in(active, **payload), says=(says, "the file was not opened"))
+    assert active.events()[-1] == "activated"
+    assert prereg("read", "E1", "money", *hand_in(active, values={"hours": 1.0})) == 0
+
+
+def test_half_of_the_scenes_are_not_opened(active, capsys):
+    assert record() == 0
+    half = evaluated(active, "before", 1.0, range(10000, 10003))
+    refused(capsys, 4, "read", "E1", "progress", *half, says="before holds 3 of 6 registered seeds")
+    assert "look" not in active.events()
+    assert prereg("read", "E1", "progress", *evaluated(active, "before", 1.0), *evaluated(active, "after", 3.0)) == 0
+
+
+def test_nobody_chooses_between_two_files_of_one_measurement(active, capsys):
+    assert record() == 0
+    better = active.root / "outputs" / "better.json"
+    before, after = evaluated(active, "before", 1.0), evaluated(active, "after", 1.0)
+    better.write_text((active.root / "outputs" / "after.json").read_text().replace("1.0", "9.0"))
+    files = (*before, "--from", str(better), *after)
+    refused(capsys, 2, "read", "E1", "progress", *files, says=("2 files are of after", "better.json and"))
+    assert "read" not in active.events()
+
+
+@pytest.mark.parametrize("more", [("--wall-h", "0.5"), ()], ids=["with a cost", "alone"])
+def test_what_is_on_record_takes_nothing_more(active, capsys, more):
+    assert prereg("read", "E1", "money", *hand_in(active, values={"hours": 1.0})) == 0
+    again = (*hand_in(active, values={"hours": 0.1}), *more)
+    refused(capsys, 2, "read", "E1", "money", *again, says="money is on record: nothing is handed in for it any more")
+    assert prereg("read", "E1", "money") == 0
+
+
+def test_a_sweep_begins_anew_where_other_software_left_nothing(active, capsys):
+    assert record(how="failed") == 0
+    assert prereg("amend", "E1", "--set", "summary=mended", *WORDS, "training") == 0
+    active.commit("Amend E1")
+    folder = Folder(active.experiments, "E1")
+    (job,) = sweep._jobs(folder, folder.load(), "main")
+    assert "--resume" not in job.start

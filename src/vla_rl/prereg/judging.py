@@ -18,7 +18,7 @@ from vla_rl.prereg.evidence import BASELINE, Evidence, parse
 from vla_rl.prereg.exclusions import exclude
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.ledger import Entry
-from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.outcome import Outcome, Unjudged
 from vla_rl.prereg.parts import FIELD, changed
 from vla_rl.prereg.registered import context
 from vla_rl.prereg.rules import measured_for
@@ -70,6 +70,16 @@ def judge(registration: Registration, found: Found, name: str) -> Outcome:
         return outcomes[name]
 
     return one(name)
+
+
+def incomplete(registration: Registration, evidence: Evidence) -> str | None:
+    """What evidence lacks of that which is registered of its measurement, in words; None if it is whole."""
+    key = evidence.measurement, evidence.arm
+    try:
+        context(registration, evidence={key: exclude(evidence, registration.exclusions)}).of(*key)
+    except Unjudged as unjudged:
+        return unjudged.why if unjudged.status == "MISSING" else None
+    return None
 
 
 def gate_decision(outcome: Outcome) -> str:

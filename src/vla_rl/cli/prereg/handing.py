@@ -116,10 +116,16 @@ def _file_for(
 ) -> tuple[Path, Any]:
     """The file of a measurement and arm: the one that says so, or the only one if it says nothing."""
     loaded = [(path, _load(path)) for path in files]
+    fitting = []
     for path, value in loaded:
         said = isinstance(value, Mapping) and value.get("measurement") == measurement.id
         if said and ("arm" in value or only_arm) and _is_of_arm(value, arm):
-            return path, value
+            fitting.append((path, value))
+    if len(fitting) > 1:
+        told = f"{len(fitting)} files are of {measurement.id}: {' and '.join(str(path) for path, _ in fitting)}"
+        raise UsageError(told, where="--from", remedy="hand in one of them: it counts once and for good")
+    if fitting:
+        return fitting[0]
     if alone and len(loaded) == 1:
         return loaded[0]
     beside = f'"measurement": "{measurement.id}"' + ("" if only_arm else f', "arm": "{arm.label or arm.id}"')

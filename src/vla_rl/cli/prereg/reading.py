@@ -19,9 +19,10 @@ from vla_rl.cli.prereg.handing import HandedIn
 from vla_rl.errors import EXIT_OK, IntegrityError, LaunchRefused, UsageError
 from vla_rl.prereg import state
 from vla_rl.prereg.canonical import file_digest
+from vla_rl.prereg.document import Registration
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder, Loaded, not_now
-from vla_rl.prereg.judging import PASS, boundary_now, evidence_files, gate_decision, judge
+from vla_rl.prereg.judging import PASS, Found, boundary_now, evidence_files, gate_decision, incomplete, judge
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.parts import FIELD, parts
 from vla_rl.prereg.registered import arms_of, evidence_arm
@@ -59,6 +60,11 @@ def read(argv: Sequence[str]) -> int:
             _open(target, loaded, item, view, given)
         recorded = _judge(target, item)
     else:
+        if args.files or args.wall_h or args.gpu_h:
+            raise UsageError(
+                f"{args.name} is on record: nothing is handed in for it any more", where="--from",
+                remedy=f"vla-rl prereg read {args.id} {args.name} shows what is on record",
+            )  # fmt: skip
         _check_recorded(target, loaded, args.name, recorded)
         with target.ledger.locked():  # of a read that was killed before it judged the boundary
             _judge_boundaries(target)
@@ -108,12 +114,28 @@ def _open(target: Folder, loaded: Loaded, item: Read | Gate, view: ProgressView,
     for measurement, arm in missing:
         known = evidence_files(target, loaded.entries)
         collected = collect(target, loaded, measurement, arm, view, given, alone=alone)
-        if is_handed_in(loaded, measurement, arm):
+        if collected.handed_in:
             given = HandedIn(given.files)
+            _check_whole(loaded.registration, item, known, collected, last=(measurement, arm) == missing[-1])
         _same_world(known, collected, loaded)
         with target.ledger.locked():
             _look(target, collected)
             loaded = target.load()
+
+
+def _check_whole(
+    registration: Registration, item: Read | Gate, known: Found, collected: Collected, *, last: bool
+) -> None:
+    """What is handed in is opened once, so a file that lacks something of it is refused before it is."""
+    found = {**known, (collected.evidence.measurement, collected.evidence.arm): collected.evidence}
+    lacking = incomplete(registration, collected.evidence)
+    if lacking is None and last and (outcome := judge(registration, found, item.id)).status == "MISSING":
+        lacking = outcome.sentence
+    if lacking is not None:
+        raise LaunchRefused(
+            f"{item.id} could not be judged by what is handed in: {lacking}",
+            where=f"measurements[{collected.evidence.measurement}]", remedy="supply what lacks; the file was not opened",
+        )  # fmt: skip
 
 
 def _same_world(known: Any, collected: Collected, loaded: Loaded) -> None:
