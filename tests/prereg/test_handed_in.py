@@ -141,12 +141,12 @@ def test_nobody_chooses_between_two_files_of_one_measurement(active, capsys):
     assert "read" not in active.events()
 
 
-@pytest.mark.parametrize("more", [("--wall-h", "0.5"), ()], ids=["with a cost", "alone"])
-def test_what_is_on_record_takes_nothing_more(active, capsys, more):
+def test_what_is_on_record_takes_no_other_numbers_and_no_more_hours(active, capsys):
     assert prereg("read", "E1", "money", *hand_in(active, values={"hours": 1.0})) == 0
-    again = (*hand_in(active, values={"hours": 0.1}), *more)
-    refused(capsys, 2, "read", "E1", "money", *again, says="money is on record: nothing is handed in for it any more")
-    assert prereg("read", "E1", "money") == 0
+    other = hand_in(active, values={"hours": 0.1})
+    refused(capsys, 0, "read", "E1", "money", *other, says="hours 1;")
+    refused(capsys, 2, "read", "E1", "money", *other, "--wall-h", "0.5", says="these hours would not be counted")
+    assert active.events().count("look") == active.events().count("read") == 1
 
 
 def test_a_sweep_begins_anew_where_other_software_left_nothing(active, capsys):

@@ -60,10 +60,10 @@ def read(argv: Sequence[str]) -> int:
             _open(target, loaded, item, view, given)
         recorded = _judge(target, item)
     else:
-        if args.files or args.wall_h or args.gpu_h:
+        if args.wall_h or args.gpu_h:
             raise UsageError(
-                f"{args.name} is on record: nothing is handed in for it any more", where="--from",
-                remedy=f"vla-rl prereg read {args.id} {args.name} shows what is on record",
+                f"{args.name} is on record with what it has cost: these hours would not be counted",
+                where="--wall-h, --gpu-h", remedy="leave them away",
             )  # fmt: skip
         _check_recorded(target, loaded, args.name, recorded)
         with target.ledger.locked():  # of a read that was killed before it judged the boundary
@@ -134,7 +134,8 @@ def _check_whole(
     if lacking is not None:
         raise LaunchRefused(
             f"{item.id} could not be judged by what is handed in: {lacking}",
-            where=f"measurements[{collected.evidence.measurement}]", remedy="supply what lacks; the file was not opened",
+            where=f"measurements[{collected.evidence.measurement}]",
+            remedy="supply what lacks; the file was not opened",
         )  # fmt: skip
 
 
