@@ -1,5 +1,7 @@
 """What was judged on one run, policy or head says nothing about another that an amendment has put in its place."""
 
+import json
+
 import pytest
 from bench import DRAFT, TINY, prereg, refused
 from test_record import TOLD, TWO, evaluated, hand_in, loaded, record
@@ -109,3 +111,28 @@ def test_a_gate_of_a_policy_that_came_later_holds_once_its_files_are_pinned(benc
     assert prereg("amend", "E1", "--repin", *CHANGE) == 0
     bench.commit("Amend E1")
     assert prereg("launch", "E1", "--check") == 0
+
+
+def test_what_an_amendment_took_away_keeps_nothing_from_being_read_shown_and_ended(bench, capsys):
+    """A measurement that was opened, an arm and a rung that were run."""
+    bench.frozen("E1", TWO.replace("wall_h: 1.0", "wall_h: 9.0") + "levers: {run.seed: [1]}\n")
+    arm = loaded(bench).registration.arms[1].id
+    assert record("--rung", "R0", hours="0.1") == 0 and record("--rung", "R0", "--arm", arm, hours="0.1") == 0
+    assert prereg("read", "E1", "clip", *series(bench, clip_fraction=0.9)) == 0  # STOP
+    away = [f"arms[{arm}]", "levers", "ladder[R0]", "reads[clip]", "measurements[training]", "budget.expected.R0"]
+    removed = [word for path in away for word in ("--remove", path)]
+    assert prereg("amend", "E1", *removed, "--set", "ladder[R1].starts_from=base", *CHANGE) == 0
+    assert record("--rung", "R1", hours="0.1") == 0
+    assert prereg("status", "E1") == 0 and arm in capsys.readouterr().out
+    assert prereg("verdict", "E1") == 0
+    reason = loaded(bench).state.verdict["reasons"][0]
+    assert reason == "the run was halted: the boundary of R0 says STOP"
+    files = []
+    for name, reward in (("before", 1.0), ("after", 3.0)):
+        file = bench.root / "outputs" / f"{name}.json"
+        evaluated(bench, name, reward)
+        file.write_text(json.dumps({**json.loads(file.read_text()), "scene_hash": "c0ffee"}))
+        files += ["--from", str(file)]
+    assert prereg("read", "E1", "progress", *files) == 0
+    assert prereg("verdict", "E1") == 0 and prereg("close", "E1") == 0 and prereg("verify", "E1") == 0
+    assert loaded(bench).state.verdict["verdict"] == "INCONCLUSIVE"

@@ -201,6 +201,15 @@ def test_a_budget_that_recorded_attempts_have_used_up_refuses_the_next_launch(ac
     )
 
 
+def test_a_run_does_not_come_to_its_end_on_hours_that_the_pool_does_not_have(active, capsys):
+    assert record(how="failed", hours="0.75") == 0  # whatever was started costs
+    assert prereg("amend", "E1", "--set", "summary=mended", *WORDS, "training") == 0
+    dear = ("record", "E1", "--how", "finished", "--wall-h", "0.5", *TOLD)
+    refused(capsys, 4, *dear, says="it took 0.5 wall_h, and the pool has 0.25 left")
+    assert prereg("amend", "E1", "--set", "budget.wall_h=1.25", *WORDS, "training") == 0
+    assert prereg(*dear) == 0
+
+
 def test_rungs_are_recorded_in_their_order_and_a_stop_ends_the_ladder(bench, capsys):
     bench.frozen("E1", TWO)
     refused(

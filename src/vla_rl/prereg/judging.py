@@ -157,6 +157,8 @@ def _stopped_at(registration: Registration, state: State) -> str | None:
     stopped = [rung for rung, decision in state.rungs.items() if decision == STOP]
     if not stopped:
         return None
+    if all(rung.id != stopped[0] for rung in registration.ladder):  # an amendment took it away, not what it said
+        return f"the boundary of {stopped[0]} says STOP"
     _, reads = boundary(registration, stopped[0], state.reads)
     return f"the boundary of {stopped[0]} says STOP ({', '.join(reads)})"
 

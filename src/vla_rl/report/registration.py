@@ -13,6 +13,7 @@ from typing import Any
 from vla_rl.prereg.budget import account
 from vla_rl.prereg.folder import Loaded
 from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.registered import label_of
 from vla_rl.report import funnel
 from vla_rl.report.figures import Figures
 from vla_rl.report.prereg import markdown
@@ -143,7 +144,7 @@ def _attempts(loaded: Loaded) -> Iterator[str]:
         end = a.end or {"how": "not ended", "why": ""}
         hours = "" if a.hours is None else f"{a.hours:.3g}"
         kind = (" (exploratory)" if a.exploratory else "") + (" (other software)" if a.elsewhere else "")
-        label = _plain(loaded.registration.arm(a.arm).label)
+        label = _plain(label_of(loaded.registration, a.arm))
         yield f"| {a.number}{kind} | {a.rung} | {label} | {end['how']} | {_plain(str(end['why']))} | {hours} |"
 
 

@@ -27,7 +27,7 @@ from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.parts import FIELD, parts
 from vla_rl.prereg.registered import arms_of, evidence_arm
 from vla_rl.prereg.rules import measured_for
-from vla_rl.prereg.sections import Arm, Gate, Measurement, Read
+from vla_rl.prereg.sections import Arm, Claim, Gate, Measurement, Read
 from vla_rl.report.progress import ProgressView
 
 
@@ -142,11 +142,14 @@ def _check_whole(
 def _same_world(known: Any, collected: Collected, loaded: Loaded) -> None:
     """Evaluations of one registration are of one scene, unless another look or protocol was registered."""
     own = loaded.registration.measurement(collected.evidence.measurement)
-    if _elsewhere(own) or collected.evidence.scene_hash is None:
+    claim = loaded.registration.claim
+    if _elsewhere(own, claim) or collected.evidence.scene_hash is None:
         return
     for other in known.values():
-        registered = loaded.registration.measurement(other.measurement)
-        if not _elsewhere(registered) and other.scene_hash not in (None, collected.evidence.scene_hash):
+        registered = next((m for m in loaded.registration.measurements if m.id == other.measurement), None)
+        if registered is None or _elsewhere(registered, claim):  # it is not registered any more, or it is elsewhere
+            continue
+        if other.scene_hash not in (None, collected.evidence.scene_hash):
             raise LaunchRefused(
                 f"{own.id} was played in another scene than {other.measurement}: nothing can be compared",
                 where=f"measurements[{own.id}]: scene_hash {collected.evidence.scene_hash} and {other.scene_hash}",
@@ -154,8 +157,8 @@ def _same_world(known: Any, collected: Collected, loaded: Loaded) -> None:
             )
 
 
-def _elsewhere(measurement: Measurement) -> bool:
-    return measurement.look is not None or measurement.protocol is not None
+def _elsewhere(measurement: Measurement, claim: Claim) -> bool:
+    return measurement.look not in (None, claim.look) or measurement.protocol not in (None, claim.protocol)
 
 
 def _look(target: Folder, collected: Collected) -> None:

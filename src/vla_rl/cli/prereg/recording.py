@@ -14,7 +14,7 @@ from vla_rl.cli.prereg.attempts import bury
 from vla_rl.cli.prereg.common import folder, hours, parser
 from vla_rl.errors import EXIT_OK, LaunchRefused, UsageError
 from vla_rl.prereg import state
-from vla_rl.prereg.budget import account
+from vla_rl.prereg.budget import Account, account
 from vla_rl.prereg.document import Registration
 from vla_rl.prereg.folder import not_now
 from vla_rl.prereg.launchgates import Request, out_of_order
@@ -49,6 +49,7 @@ def record(argv: Sequence[str]) -> int:
                 f"it could not have been launched under {args.id} as it stands:\n{told}", where=f"rung {request.rung}",
                 remedy="what proves nothing here is recorded with --exploratory",
             )  # fmt: skip
+        _check_budget(args, account(registration, loaded.state))
         number = len(loaded.state.attempts) + 1
         data = {
             "attempt": number, "rung": request.rung, "arm": request.arm, "exploratory": args.exploratory,
@@ -83,6 +84,20 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--exploratory", action="store_true", help="it proves nothing and only costs")
     hours(made, "what it has cost")
     return made
+
+
+def _check_budget(args: argparse.Namespace, pool: Account) -> None:
+    """No run comes to its end here on hours that the pool does not have."""
+    if args.how != FINISHED or args.exploratory:
+        return
+    for unit, left in pool.left.items():
+        if (taken := getattr(args, unit)) > left + 1e-9:  # hours are sums of floats
+            raise LaunchRefused(
+                f"it took {taken:.4g} {unit}, and the pool has {max(left, 0.0):.4g} left: a run here would have "
+                "been stopped",
+                where=f"budget.{unit}",
+                remedy="amend the budget first, with the reason, or record it with --exploratory",
+            )  # fmt: skip
 
 
 def _check(args: argparse.Namespace, registration: Registration, request: Request) -> None:
