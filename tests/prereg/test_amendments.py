@@ -145,6 +145,24 @@ def test_what_could_have_spoken_against_the_claim_is_not_taken_out_for_nothing(f
     assert made(frozen, remove(frozen, path)).effects == effects
 
 
+@pytest.mark.parametrize(
+    "path, value, effects",
+    [
+        ("config.policy.checkpoint", "bundled:tiny_full", [*EVERY, "exam"]),
+        ("config.sim.max_ticks", 91, [*EVERY, "exam"]),
+        ("pins.checkpoint.name", "bundled:tiny_full", [*EVERY, "exam"]),
+        ("config.optim.lr", 1.0, EVERY),
+        ("pins.code.package_tree", "0" * 40, EVERY),
+    ],
+)
+def test_a_read_of_the_base_is_of_the_policy_and_world_that_were_registered(document, path, value, effects):
+    rule = {**document["reads"][1]["rule"], "measurement": "before", "metric": "success", "statistic": "count"}
+    exam = {**document["reads"][1], "id": "exam", "rule": rule}
+    frozen = start({**document, "reads": [*document["reads"], exam]}, "r")
+    assert made(frozen, change(frozen, path, value)).effects == sorted(effects)
+    assert made(frozen, change(frozen, path, value), seen="training").effects == []
+
+
 def test_a_new_read_after_outcomes_is_exploratory(frozen):
     read = {**plain(frozen.registration.read("clip")), "id": "again"}
     assert made(frozen, [Op("add", read_path("reads[again]"), after=read)]).effects == ["again"]
