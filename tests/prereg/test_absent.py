@@ -36,6 +36,11 @@ def test_a_launch_says_that_the_policy_is_missing_and_nothing_else(absent, capsy
     assert "pins.checkpoint.files" in told
 
 
+def test_an_empty_directory_is_no_policy(absent, capsys):
+    (absent.root / BASE).mkdir(parents=True)
+    refused(capsys, 4, "launch", "E1", "--check", says=("1 thing stands", f"{BASE} is not there", "put it there, then"))
+
+
 def test_a_policy_that_came_later_is_launched_once_its_files_are_pinned(absent, capsys):
     arrive()
     (absent.root / ".gitignore").write_text("ignored*\noutputs/\nreleases/\n")

@@ -145,6 +145,24 @@ def test_what_could_have_spoken_against_the_claim_is_not_taken_out_for_nothing(f
     assert made(frozen, remove(frozen, path)).effects == effects
 
 
+@pytest.mark.parametrize(
+    "path, value, effects",
+    [
+        ("config.policy.checkpoint", "bundled:tiny_full", [*EVERY, "exam"]),
+        ("config.sim.max_ticks", 91, [*EVERY, "exam"]),
+        ("pins.checkpoint.name", "bundled:tiny_full", [*EVERY, "exam"]),
+        ("config.optim.lr", 1.0, EVERY),
+        ("pins.code.package_tree", "0" * 40, EVERY),
+    ],
+)
+def test_a_read_of_the_base_is_of_the_policy_and_world_that_were_registered(document, path, value, effects):
+    rule = {**document["reads"][1]["rule"], "measurement": "before", "metric": "success", "statistic": "count"}
+    exam = {**document["reads"][1], "id": "exam", "rule": rule}
+    frozen = start({**document, "reads": [*document["reads"], exam]}, "r")
+    assert made(frozen, change(frozen, path, value)).effects == sorted(effects)
+    assert made(frozen, change(frozen, path, value), seen="training").effects == []
+
+
 def test_a_new_read_after_outcomes_is_exploratory(frozen):
     read = {**plain(frozen.registration.read("clip")), "id": "again"}
     assert made(frozen, [Op("add", read_path("reads[again]"), after=read)]).effects == ["again"]
@@ -437,3 +455,15 @@ def test_an_amendment_that_states_less_than_was_seen_is_found_by_verify(launched
     monkeypatch.setattr(amending, "_check_seen", lambda state, stated: None)
     assert prereg("amend", "E1", "--set", "reads[progress].rule.level=0.9", *WHY, "none") == 0
     refused(capsys, 5, "verify", "E1", says="states that none was seen, it was outcomes")
+
+
+@pytest.mark.parametrize("kind", ["clerical", "operational"])
+def test_a_label_that_goes_over_to_another_arm_takes_no_measurement_along(bench, capsys, kind):
+    arms = "arms:\n  - {label: one, set: {run.seed: 1}}\n  - {label: two, set: {run.seed: 2}}\n"
+    text = DRAFT.replace("policy: trained}", "policy: trained, arm: one}").replace("wall_h: 1.0", "wall_h: 9.0")
+    bench.frozen("E1", text + arms)
+    one, two = (arm.id for arm in Folder(bench.experiments, "E1").load().registration.arms[1:])
+    why = ("--reason", "r", "--kind", kind, "--data-seen", "none")
+    swap = ("--set", f"arms[{one}].label=two", "--set", f"arms[{two}].label=one")
+    refused(capsys, 2, "amend", "E1", *swap, *why, says="one would be another arm than the one that after is of")
+    assert prereg("amend", "E1", "--set", f"arms[{two}].label=second", *why) == 0  # nothing goes by that label

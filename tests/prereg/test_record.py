@@ -6,6 +6,7 @@ import json
 import pytest
 from bench import DRAFT, TINY, prereg, refused
 
+from vla_rl.prereg import ledger
 from vla_rl.prereg.budget import account
 from vla_rl.prereg.folder import Folder
 
@@ -118,6 +119,28 @@ def test_one_that_its_wire_stopped_halts_the_registration(active, capsys):
     assert [a.outdated for a in loaded(active).state.attempts] == [True, False]
 
 
+def test_a_second_attempt_needs_an_amendment_in_between_however_fast_they_follow(active, capsys, monkeypatch):
+    moment = ledger.now()
+    monkeypatch.setattr(ledger, "now", lambda: moment)
+    assert prereg("amend", "E1", "--set", "summary=mended", *WORDS, "none") == 0
+    assert record(how="failed") == 0
+    again = ("record", "E1", "--how", "finished", "--wall-h", "0.1", *TOLD)
+    refused(capsys, 4, *again, says="a fresh start would be a choice between runs")
+    assert prereg("amend", "E1", "--set", "summary=mended again", *WORDS, "training") == 0
+    assert prereg(*again) == 0
+
+
+@pytest.mark.parametrize("how", ["failed", "stopped", "killed"])
+def test_one_that_did_not_come_to_its_end_has_no_trained_policy(active, capsys, how):
+    assert record(*(["--wire", "knockaway"] if how == "stopped" else []), how=how) == 0
+    files = (*evaluated(active, "before", 1.0), *evaluated(active, "after", 3.0))
+    refused(capsys, 4, "read", "E1", "progress", *files, says="attempt 1 has not come to its end")
+    assert prereg("verdict", "E1") == 0
+    assert loaded(active).state.verdict["verdict"] == "INCONCLUSIVE"
+    looks = [line["data"]["evidence"] for line in active.ledger() if line["event"] == "look"]
+    assert looks == ["before"]  # the policy that it started from was there, however it ended
+
+
 def test_one_that_failed_cannot_go_on_here_and_is_followed_after_an_amendment(active, capsys):
     assert record(how="failed") == 0
     refused(capsys, 4, "launch", "E1", "--check", says=("attempt 1 of it can go on", "amend first, with the reason"))
@@ -136,6 +159,7 @@ def test_one_that_failed_cannot_go_on_here_and_is_followed_after_an_amendment(ac
         (("--how", "stopped", "--wall-h", "1"), "names what stopped it"),
         (("--how", "finished", "--wall-h", "1", "--wire", "clip"), "names what stopped it"),
         (("--how", "finished", "--wall-h", "1", "--step", "-1"), "-1 updates are none"),
+        (("--how", "finished", "--wall-h", "1", "--step", "0"), "has come to its end after 1 updates, not after 0"),
         (("--how", "finished", "--wall-h", "1", "--rung", "R7"), "there is no rung 'R7'"),
     ],
 )
@@ -175,6 +199,15 @@ def test_a_budget_that_recorded_attempts_have_used_up_refuses_the_next_launch(ac
         "--check",
         says="0.95 wall_h are spent and a launch of main should cost 0.1: 1.05 > 1",
     )
+
+
+def test_a_run_does_not_come_to_its_end_on_hours_that_the_pool_does_not_have(active, capsys):
+    assert record(how="failed", hours="0.75") == 0  # whatever was started costs
+    assert prereg("amend", "E1", "--set", "summary=mended", *WORDS, "training") == 0
+    dear = ("record", "E1", "--how", "finished", "--wall-h", "0.5", *TOLD)
+    refused(capsys, 4, *dear, says="it took 0.5 wall_h, and the pool has 0.25 left")
+    assert prereg("amend", "E1", "--set", "budget.wall_h=1.25", *WORDS, "training") == 0
+    assert prereg(*dear) == 0
 
 
 def test_rungs_are_recorded_in_their_order_and_a_stop_ends_the_ladder(bench, capsys):

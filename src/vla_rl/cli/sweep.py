@@ -112,7 +112,10 @@ def _jobs(target: Folder, loaded: Loaded, rung: str) -> list[Job]:
     found = [("", each) for each in standing(target, loaded, Place.here())] if arms else []
     jobs = []
     for arm in arms:
-        resume = bool(loaded.state.of(rung, arm.id))  # also one that left nothing: the gates refuse a fresh start
+        earlier = loaded.state.of(rung, arm.id)
+        resume = (
+            bool(earlier) and not earlier[-1].elsewhere
+        )  # also one that left nothing: the gates refuse a fresh start
         found += [(f"{arm.label}: ", each) for each in against(target, loaded, Request(rung, arm.id, resume=resume))]
         command = ("prereg", "launch", target.id, "--rung", rung, "--arm", arm.id)
         start = (*command, "--resume") if resume else command

@@ -18,6 +18,7 @@ from vla_rl.prereg.decode import decode_file
 from vla_rl.prereg.delta import Key, Op, apply, overlaps, read_path, write_path
 from vla_rl.prereg.document import Registration, read_registration
 from vla_rl.prereg.effects import exploratory_reads
+from vla_rl.prereg.registered import arms_of
 
 KINDS = ("clerical", "operational", "scientific")
 SEEN = ("none", "training", "outcomes")
@@ -159,6 +160,7 @@ def _amended(before: Effective, amendment: Amendment, where: str) -> tuple[Effec
     ops = amendment.operations()
     check_policy(before, amendment, ops)
     after = start(apply(ops, before.plain), where)
+    _check_arms(before.registration, after.registration)
     if amendment.data_seen == "outcomes":
         _check_excuses(before.registration, after.registration)
     return after, exploratory_reads(before, after.registration, ops, amendment)
@@ -196,6 +198,20 @@ def check_policy(before: Effective, amendment: Amendment, ops: Sequence[Op]) -> 
     _check_allowance(before, amendment, ops)
     _check_fallback(before, amendment, ops)
     _check_settlement(before, amendment, ops)
+
+
+def _check_arms(before: Registration, after: Registration) -> None:
+    """A measurement is of the arm that it names: a label that goes over to another arm does not take it along."""
+    for was in before.measurements:
+        now = next((m for m in after.measurements if m.id == was.id), None)
+        if now is None or now.arm != was.arm or was.arm in (None, "*"):
+            continue
+        if [arm.id for arm in arms_of(before, was)] != [arm.id for arm in arms_of(after, now)]:
+            raise UsageError(
+                f"{was.arm} would be another arm than the one that {was.id} is of",
+                where=f"measurements[{was.id}].arm",
+                remedy=f"leave the label, or set measurements[{was.id}].arm, which has its price",
+            )
 
 
 def _check_excuses(before: Registration, after: Registration) -> None:

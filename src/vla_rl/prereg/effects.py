@@ -18,12 +18,17 @@ if TYPE_CHECKING:
     from vla_rl.prereg.amendments import Amendment, Effective
 
 
+# What an evaluation of the base policy is made of, whatever is trained.
+_BASE = tuple(read_path(path) for path in ("config.policy", "config.sim", "pins.checkpoint", "pins.codec"))
+
+
 def exploratory_reads(before: Effective, after: Registration, ops: Sequence[Op], amendment: Amendment) -> list[str]:
     """Reads that confirm nothing any more once `ops` are in force, sorted.
 
     After outcomes were seen: every read that is new or whose question, rule, data, constants or exclusions changed;
     every primary read if the claim changed, or if something that could have spoken against it no longer can; and,
-    unless a registered allowance or fallback covers it, every read of a trained policy if what is run changed.
+    unless a registered allowance or fallback covers it, every read of a trained policy if what is run changed, and
+    every read of a base policy if another policy or another world takes the place of the one that was registered.
     """
     if amendment.data_seen != "outcomes" or amendment.kind == "clerical" or amendment.settles:
         return []
@@ -35,12 +40,11 @@ def exploratory_reads(before: Effective, after: Registration, ops: Sequence[Op],
         own = [*_touching(before.registration, read.id), *_touching(after, read.id)]
         if any(overlaps(op.path, path) for op in ops for path in own):
             hit.add(read.id)
-        trained = any(
-            m.kind != "recorded" and (m.kind == "series" or m.policy == "trained")
-            for m in after.measurements
-            if m.id in read.rule.measurements()
-        )
-        if trained and not covered and any(_changes_the_run(op, after) for op in ops):
+        measured = [m for m in after.measurements if m.id in read.rule.measurements() and m.kind != "recorded"]
+        changes = [op for op in ops if not covered and _changes_the_run(op, after)]
+        if any(m.kind == "series" or m.policy == "trained" for m in measured) and changes:
+            hit.add(read.id)
+        if measured and any(overlaps(op.path, path) for op in changes for path in _BASE):
             hit.add(read.id)
     known = {read.id for read in before.registration.reads}
     hit |= {read.id for read in after.reads if read.id not in known}

@@ -213,7 +213,7 @@ def _rows(payload: Any, refuse: Any, key: str, name: str) -> tuple[Mapping[str, 
         if not isinstance(row, Mapping) or type(row.get(key)) is not int:
             raise refuse(f"entry {i} has no whole number {key}", f"{name}[{i}]")
         for field_, value in row.items():
-            if isinstance(value, float) and not math.isfinite(value):
+            if isinstance(value, (int, float)) and not _finite(value):
                 raise refuse(f"{value} is no number; what does not apply is null", f"{name}[{i}].{field_}")
     keys = [row[key] for row in payload]
     if repeated := next((k for k in keys if keys.count(k) > 1), None) if len(set(keys)) < len(keys) else None:
@@ -225,7 +225,7 @@ def _counts(payload: Any, refuse: Any) -> dict[str, tuple[int, int]]:
     if not isinstance(payload, Mapping) or not payload:
         raise refuse("not a mapping with entries", "counts")
     for name, pair in payload.items():
-        whole = isinstance(pair, Sequence) and len(pair) == 2 and all(type(x) is int for x in pair)
+        whole = isinstance(pair, Sequence) and len(pair) == 2 and all(type(x) is int and _finite(x) for x in pair)
         if not whole or not 0 <= pair[0] <= pair[1]:
             raise refuse(f"{pair!r} is no count [k, n]", f"counts.{name}")
     return {name: (pair[0], pair[1]) for name, pair in payload.items()}
@@ -241,7 +241,15 @@ def _numbers(payload: Any, refuse: Any) -> dict[str, float]:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and _finite(value)
+
+
+def _finite(value: float) -> bool:
+    """Whether it can be computed with: a whole number of hundreds of digits is none that was measured."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 _PARSERS = {

@@ -14,11 +14,11 @@ from vla_rl.errors import IntegrityError
 from vla_rl.prereg.amendments import Effective
 from vla_rl.prereg.canonical import file_digest
 from vla_rl.prereg.document import Registration
-from vla_rl.prereg.evidence import Evidence, parse
+from vla_rl.prereg.evidence import BASELINE, Evidence, parse
 from vla_rl.prereg.exclusions import exclude
 from vla_rl.prereg.folder import Folder
 from vla_rl.prereg.ledger import Entry
-from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.outcome import Outcome, Unjudged
 from vla_rl.prereg.parts import FIELD, changed
 from vla_rl.prereg.registered import context
 from vla_rl.prereg.rules import measured_for
@@ -72,11 +72,45 @@ def judge(registration: Registration, found: Found, name: str) -> Outcome:
     return one(name)
 
 
+def incomplete(registration: Registration, evidence: Evidence) -> str | None:
+    """What evidence lacks of that which is registered of its measurement, in words; None if it is whole."""
+    key = evidence.measurement, evidence.arm
+    try:
+        context(registration, evidence={key: exclude(evidence, registration.exclusions)}).of(*key)
+    except Unjudged as unjudged:
+        return unjudged.why if unjudged.status == "MISSING" else None
+    return None
+
+
 def gate_decision(outcome: Outcome) -> str:
     """PASS, BAND or ABORT: the band of that name; of any other rule only PASS passes."""
     if outcome.label in (PASS, BAND, ABORT):
         return outcome.label
     return PASS if outcome.status == "PASS" else ABORT
+
+
+def outdated_evidence(registration: Registration, state: State, names: Iterable[str]) -> list[str]:
+    """Those pieces of evidence that are of a run which an amendment has made another of since they were opened."""
+    measured = {m.id: m for m in registration.measurements}
+    found = []
+    for name in names:
+        measurement, _, arm = name.partition("@")
+        m = measured.get(measurement)
+        of_a_run = m is not None and m.kind != "recorded" and (m.policy == "trained" or m.played_by == "run")
+        if m is not None and of_a_run and f"{m.rung}/{arm or BASELINE}" in state.outdated.get(name, ()):
+            found.append(name)
+    return found
+
+
+def outdated_reads(registration: Registration, state: State) -> set[str]:
+    """Reads on record that rest on such evidence: what they found is not about what is registered now."""
+    return {name for name, read in state.reads.items() if outdated_evidence(registration, state, read["evidence"])}
+
+
+def boundary_now(registration: Registration, state: State, rung: str) -> tuple[str | None, list[str]]:
+    """As `boundary`, by the reads that are about what is registered now."""
+    old = outdated_reads(registration, state)
+    return boundary(registration, rung, {name: read for name, read in state.reads.items() if name not in old})
 
 
 def boundary(
@@ -95,10 +129,14 @@ def verdict_of(effective: Effective, state: State) -> Verdict:
     """The verdict that the recorded reads lead to."""
     registration = effective.registration
     claim = registration.claim
+    old = outdated_reads(registration, state)
     reads = [
-        Judged(read.id, read.role, _recorded(state.reads.get(read.id), read.id), read.id in effective.exploratory)
+        Judged(
+            read.id, read.role, _recorded(state.reads.get(read.id), read.id), read.id in effective.exploratory,
+            read.id in old,
+        )
         for read in registration.reads
-    ]
+    ]  # fmt: skip
     faults = [
         f"the gate {name} said {data['decision']}"
         for name, data in state.gates.items()
@@ -119,6 +157,8 @@ def _stopped_at(registration: Registration, state: State) -> str | None:
     stopped = [rung for rung, decision in state.rungs.items() if decision == STOP]
     if not stopped:
         return None
+    if all(rung.id != stopped[0] for rung in registration.ladder):  # an amendment took it away, not what it said
+        return f"the boundary of {stopped[0]} says STOP"
     _, reads = boundary(registration, stopped[0], state.reads)
     return f"the boundary of {stopped[0]} says STOP ({', '.join(reads)})"
 

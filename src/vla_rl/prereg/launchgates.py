@@ -21,13 +21,15 @@ from vla_rl.prereg.evidence import BASELINE
 from vla_rl.prereg.folder import Folder, Loaded, root_of
 from vla_rl.prereg.freezing import unfrozen
 from vla_rl.prereg.history import History, problems, signature, uncommitted
-from vla_rl.prereg.judging import BAND, PASS, PROCEED
+from vla_rl.prereg.judging import BAND, PASS, PROCEED, boundary_now, outdated_evidence, outdated_reads
 from vla_rl.prereg.lint import findings
 from vla_rl.prereg.pins import Difference, Place
 from vla_rl.prereg.registered import config_of, rung_before
 from vla_rl.prereg.runfiles import changed, copied
 
 FREE = ("run.max_wall_s",)  # how long a launch may take is never registered
+JUDGED = ("gate_passed", "gate_refused")
+SERVED = ("checkpoint", "revision", "fast_tokenizer", "fast_revision", "serve_head")  # whose policy, and which head
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,10 @@ def against(folder: Folder, loaded: Loaded, request: Request) -> list[Difference
 def out_of_order(loaded: Loaded, request: Request) -> list[Difference]:
     """What the registration itself has against an attempt, wherever it was made: gates, ladder, constants, and another
     attempt that counts."""
-    found = [each for each in _attempts(loaded, request) if not request.exploratory]
     if request.exploratory:
-        return found
+        return []
     before = [each for each in _ladder(loaded, request) if not each.where.endswith("starts_from")]
-    return [*found, *before, *_gates(loaded, request), *_deferred(loaded.registration, request)]
+    return [*_attempts(loaded, request), *before, *_gates(loaded, request), *_deferred(loaded.registration, request)]
 
 
 def _history(folder: Folder, registration: Registration) -> list[Difference]:
@@ -137,7 +138,7 @@ def _attempts(loaded: Loaded, request: Request) -> list[Difference]:
         what = f"this rung and arm has its run: attempt {done.number}"
         found.append(Difference(what, done.place, f"vla-rl prereg read {id} READ; a second run would be a choice"))
     earlier = now.of(request.rung, request.arm)
-    fresh = not request.resume and earlier and earlier[-1].utc > now.since  # nothing was amended meanwhile
+    fresh = not request.resume and earlier and not earlier[-1].amended
     if fresh and not earlier[-1].finished:
         what = f"attempt {earlier[-1].number} of it can go on; a fresh start would be a choice between runs"
         remedy = "amend first, with the reason"
@@ -153,9 +154,14 @@ def _ladder(loaded: Loaded, request: Request) -> list[Difference]:
     before, launch = rung_before(registration, rung), f"vla-rl prereg launch {registration.id} --rung"
     found = []
     if before is not None and not request.exploratory:
-        decision = now.rungs.get(before.id)
-        if decision is None and before.proceed_if:
-            reads = [name for name in before.proceed_if if name not in now.reads] or before.proceed_if
+        decision, (again, reads) = now.rungs.get(before.id), boundary_now(registration, now, before.id)
+        decision = again if decision == PROCEED else decision  # a STOP is for good
+        old = [name for name in before.proceed_if if name in outdated_reads(registration, now)]
+        if decision is None and old:
+            what = f"the boundary of {before.id} needs {', '.join(old)} of the run as it is registered now"
+            remedy = "amend: add a measurement and a read of the new run, and put that read into proceed_if"
+            found.append(Difference(what, f"ladder[{before.id}]", remedy))
+        elif decision is None and before.proceed_if:
             what = f"the boundary of {before.id} is not judged: it needs {', '.join(reads)}"
             found.append(Difference(what, f"ladder[{before.id}]", f"vla-rl prereg read {registration.id} {reads[0]}"))
         elif decision not in (None, PROCEED):  # for good: no amendment takes it back
@@ -241,6 +247,7 @@ def _gates(loaded: Loaded, request: Request) -> list[Difference]:
             continue
         judged, id = loaded.state.gates.get(gate.id), loaded.registration.id
         decision = judged["decision"] if judged else None
+        about = _judged_on(loaded, gate.id) if judged else None
         where, read = f"gates[{gate.id}]", f"vla-rl prereg read {id} {gate.id}"
         if decision is None:
             found.append(Difference(f"the gate {gate.id} is not judged", where, read))
@@ -251,7 +258,27 @@ def _gates(loaded: Loaded, request: Request) -> list[Difference]:
             found.append(Difference(f"the gate {gate.id} says BAND", where, remedy))
         elif decision not in (PASS, BAND):
             found.append(Difference(f"the gate {gate.id} says {decision}", where, f"close {id}; no override exists"))
+        elif about is not None:
+            remedy = "amend: register a gate and a measurement of what is to be run now, and remove this one"
+            found.append(Difference(f"the gate {gate.id} was judged on {about}", where, remedy))
     return found
+
+
+def _judged_on(loaded: Loaded, gate: str) -> str | None:
+    """What a gate was judged on, in words, if that is not what would be launched now."""
+    entry = next(e for e in reversed(loaded.entries) if e.event in JUDGED and e.data.get("gate") == gate)
+    then = loaded.versions[sum(e.event == "amended" for e in loaded.entries[: entry.seq])].registration
+    now = loaded.registration
+    if old := outdated_evidence(now, loaded.state, entry.data["evidence"]):
+        return f"a run that an amendment has since made another of ({', '.join(old)})"
+    for key in SERVED:
+        if (policy := then.config["policy"].get(key)) != now.config["policy"].get(key):
+            return f"{key} {policy}, and the run uses {now.config['policy'].get(key)}"
+    for was, is_now in ((then.pins.checkpoint, now.pins.checkpoint), (then.pins.codec, now.pins.codec)):
+        # One that was not there yet is the same by its name.
+        if was and is_now and not pins.named_only(was) and was.files != is_now.files:
+            return f"other files of {was.name} than are pinned now"
+    return None
 
 
 def _deferred(registration: Registration, request: Request) -> list[Difference]:

@@ -263,7 +263,7 @@ def _file_differences(key: str, pinned: FilePins | None) -> list[Difference]:
 
 def _checkpoint_directory(name: str) -> Path | None:
     directory = paths.bundled_base(name.removeprefix(paths.BUNDLED)) if name.startswith(paths.BUNDLED) else Path(name)
-    return directory if directory.is_dir() else None
+    return directory if any(path.is_file() for path in directory.rglob("*")) else None  # an empty one is no policy
 
 
 def file_hashes(directory: Path) -> dict[str, str]:

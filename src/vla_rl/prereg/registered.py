@@ -21,6 +21,11 @@ def config_of(registration: Registration, rung: str | None, arm: str | None) -> 
     return effective_config(registration.config, registration.rung(rung).set, registration.arm(arm).set)
 
 
+def label_of(registration: Registration, arm: str) -> str:
+    """What people call an arm; one that an amendment took away, by its id."""
+    return next((each.label for each in registration.arms if each.id == arm), arm)
+
+
 def arms_of(registration: Registration, measurement: Measurement) -> list[Arm]:
     """Whose runs a measurement is made of; a base policy is that of the baseline, unless an arm is named."""
     if measurement.kind == "evaluation" and measurement.policy == "base" and measurement.arm is None:

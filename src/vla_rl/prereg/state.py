@@ -80,6 +80,7 @@ class Attempt:
         data: of its `launched` event, or of `attempt_recorded`.
         end: of its `attempt_ended` event, or of `attempt_recorded`; None while it has none.
         outdated: an amendment has since changed what this would have had to run.
+        amended: an amendment has since been recorded that was more than clerical.
     """
 
     number: int
@@ -87,6 +88,7 @@ class Attempt:
     data: Mapping[str, Any]
     end: Mapping[str, Any] | None = None
     outdated: bool = False
+    amended: bool = False
 
     @property
     def rung(self) -> str:
@@ -140,6 +142,7 @@ class State:
         reads: by id, the data of the event that recorded them.
         opened: names of the evidence that was opened.
         handed_in: those of it that somebody handed in, so that nothing here played it.
+        outdated: of the opened evidence, the runs (rung/arm) that amendments have made others of since.
         gates: by id, the data of the last judgement.
         overridden: gates whose BAND was overridden since the last amendment: the next launch may rest on it.
         once_overridden: gates whose BAND was ever overridden: what was launched then was launched rightly.
@@ -160,6 +163,7 @@ class State:
     reads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     opened: tuple[str, ...] = ()
     handed_in: tuple[str, ...] = ()
+    outdated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     overridden: tuple[str, ...] = ()
     once_overridden: tuple[str, ...] = ()
@@ -257,9 +261,13 @@ def _record(state: State, entry: Entry) -> State:
             hit = data["outdated"]
             attempts = tuple(replace(a, outdated=a.outdated or f"{a.rung}/{a.arm}" in hit) for a in state.attempts)
             kept = {name: each for name, each in state.published.items() if each["run"] not in hit}
-            state = replace(state, attempts=attempts, published=kept)
+            old = {name: (*state.outdated.get(name, ()), *hit) for name in state.opened}
+            state = replace(state, attempts=attempts, published=kept, outdated=old)
             state = replace(state, amendments=data["number"], primaries=tuple(data["primaries"]))
-            return state if data["kind"] == "clerical" else replace(state, since=entry.utc, overridden=())
+            if data["kind"] == "clerical":
+                return state
+            attempts = tuple(replace(attempt, amended=True) for attempt in state.attempts)
+            return replace(state, attempts=attempts, since=entry.utc, overridden=())
         case "objected":
             return replace(state, objections={**state.objections, entry.seq: data})
         case "answered":

@@ -8,8 +8,8 @@ In: the claim, outcomes of its reads with their roles, its falsifiers, what made
 3. INCONCLUSIVE: the run was halted, or a primary read is missing.
 4. REFUTED: a primary read fails.
 5. INCONCLUSIVE: a primary read shows neither, or what it shows does not survive the family's adjustment; a primary,
-   guardrail or falsifier read is exploratory; a guardrail does not pass; a falsifier was not read; the reads do not
-   cover the claim's unit.
+   guardrail or falsifier read is exploratory, or of a run that is not the registered one any more; a guardrail does not
+   pass; a falsifier was not read; the reads do not cover the claim's unit.
 6. SUPPORTED.
 
 An exploratory read neither supports nor refutes, but it stands in the way: a read cannot be amended out of the verdict.
@@ -78,12 +78,14 @@ class Judged:
         role: primary and guardrail reads decide; the others are told.
         outcome: what it found.
         exploratory: an amendment changed it after outcomes were seen.
+        outdated: an amendment has since made another run of the one that it is about.
     """
 
     id: str
     role: Role
     outcome: Outcome
     exploratory: bool = False
+    outdated: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,8 @@ def _in_the_way(
             found.append(f"the {read.role} read {read.id} was changed after outcomes were seen")
         elif read.outcome.status != "PASS":
             found.append(f"the {read.role} read {read.id} is {read.outcome.status}: {read.outcome.sentence}")
+        elif read.outdated:
+            found.append(f"the {read.role} read {read.id} is of a run that an amendment has since made another of")
         elif read.role == "primary" and claim.family is not None:
             p = adjusted.get(read.id)
             if p is None:
@@ -180,6 +184,8 @@ def _in_the_way(
             found.append(f"the falsifier {falsifier.id} was not read")
         elif read.exploratory:
             found.append(f"the read of the falsifier {falsifier.id} was changed after outcomes were seen")
+        elif read.outdated and read.role not in ("primary", "guardrail"):
+            found.append(f"the read of the falsifier {falsifier.id} is of a run that is another now")
     if claim.unit == "training_seed" and _training_seeds(reads) < 2:
         found.append("the claim is about training seeds, and its primary reads cover one")
     return found

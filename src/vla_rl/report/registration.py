@@ -13,6 +13,7 @@ from typing import Any
 from vla_rl.prereg.budget import account
 from vla_rl.prereg.folder import Loaded
 from vla_rl.prereg.outcome import Outcome
+from vla_rl.prereg.registered import label_of
 from vla_rl.report import funnel
 from vla_rl.report.figures import Figures
 from vla_rl.report.prereg import markdown
@@ -146,7 +147,7 @@ def _attempts(loaded: Loaded) -> Iterator[str]:
         end = a.end or {"how": "not ended", "why": ""}
         hours = "" if a.hours is None else f"{a.hours:.3g}"
         kind = (" (exploratory)" if a.exploratory else "") + (" (other software)" if a.elsewhere else "")
-        label = one_line(loaded.registration.arm(a.arm).label)
+        label = one_line(label_of(loaded.registration, a.arm))
         yield f"| {a.number}{kind} | {a.rung} | {label} | {end['how']} | {one_line(str(end['why']))} | {hours} |"
 
 

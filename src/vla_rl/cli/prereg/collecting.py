@@ -27,7 +27,7 @@ from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder, Loaded, outputs_of, root_of
 from vla_rl.prereg.launchgates import published_name
 from vla_rl.prereg.pins import Place, differences
-from vla_rl.prereg.registered import config_of, evidence_arm
+from vla_rl.prereg.registered import arms_of, config_of, evidence_arm
 from vla_rl.prereg.runfiles import copied
 from vla_rl.prereg.sections import Arm, Measurement
 from vla_rl.prereg.state import Attempt
@@ -76,7 +76,9 @@ def collect(
     """
     if is_handed_in(loaded, measurement, arm):
         attempt = made_elsewhere(loaded, measurement, arm) if measurement.kind != "recorded" else None
-        evidence = take(given, measurement, arm, attempt, alone=alone)
+        _check_trained(measurement, attempt)
+        only_arm = len(arms_of(loaded.registration, measurement)) == 1
+        evidence = take(given, measurement, arm, attempt, alone=alone, only_arm=only_arm)
         check_what_it_is_of(evidence, measurement, loaded.registration.claim)
         return Collected(_upto(evidence, measurement), given.wall_h, given.gpu_h, handed_in=True)
     if measurement.kind == "evaluation" and measurement.policy == "base" and measurement.played_by == "read":
@@ -87,6 +89,18 @@ def collect(
     if measurement.played_by == "run":
         return Collected(_from_run(folder, loaded.registration, measurement, arm, attempt))
     return _play(folder, loaded, measurement, arm, view, attempt)
+
+
+def _check_trained(measurement: Measurement, attempt: Attempt | None) -> None:
+    """A trained policy is what a run has left that came to its end, whoever made it."""
+    if attempt is None or attempt.finished or measurement.kind != "evaluation" or measurement.policy != "trained":
+        return
+    how = (attempt.end or {})["how"]
+    raise LaunchRefused(
+        f"{measurement.id} is of a trained policy, and attempt {attempt.number} has not come to its end ({how})",
+        where=f"measurements[{measurement.id}]",
+        remedy="what such an attempt has left is told by series and recorded measurements",
+    )
 
 
 def _finished(folder: Folder, loaded: Loaded, measurement: Measurement, arm: Arm) -> Attempt:

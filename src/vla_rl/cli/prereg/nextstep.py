@@ -74,8 +74,8 @@ def _launch(loaded: Loaded, rung: str, arm: str, label: str) -> tuple[str, str]:
         why = f"attempt {earlier[-1].number} ended: {(earlier[-1].end or {}).get('how')}"
         if not earlier[-1].elsewhere:
             return f"{command} --resume", why
-        amended = earlier[-1].utc <= loaded.state.since  # nothing of it is here to go on from
-        return command if amended else f"vla-rl prereg amend {registration.id} ...", why
+        # Nothing of it is here to go on from.
+        return command if earlier[-1].amended else f"vla-rl prereg amend {registration.id} ...", why
     return command, f"{rung}, {label or arm} has not been run"
 
 

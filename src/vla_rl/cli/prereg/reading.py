@@ -19,14 +19,15 @@ from vla_rl.cli.prereg.handing import HandedIn
 from vla_rl.errors import EXIT_OK, IntegrityError, LaunchRefused, UsageError
 from vla_rl.prereg import state
 from vla_rl.prereg.canonical import file_digest
+from vla_rl.prereg.document import Registration
 from vla_rl.prereg.evidence import Evidence
 from vla_rl.prereg.folder import Folder, Loaded, not_now
-from vla_rl.prereg.judging import PASS, boundary, evidence_files, gate_decision, judge
+from vla_rl.prereg.judging import PASS, Found, boundary_now, evidence_files, gate_decision, incomplete, judge
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.parts import FIELD, parts
 from vla_rl.prereg.registered import arms_of, evidence_arm
 from vla_rl.prereg.rules import measured_for
-from vla_rl.prereg.sections import Arm, Gate, Measurement, Read
+from vla_rl.prereg.sections import Arm, Claim, Gate, Measurement, Read
 from vla_rl.report.progress import ProgressView
 
 
@@ -59,6 +60,11 @@ def read(argv: Sequence[str]) -> int:
             _open(target, loaded, item, view, given)
         recorded = _judge(target, item)
     else:
+        if args.wall_h or args.gpu_h:
+            raise UsageError(
+                f"{args.name} is on record with what it has cost: these hours would not be counted",
+                where="--wall-h, --gpu-h", remedy="leave them away",
+            )  # fmt: skip
         _check_recorded(target, loaded, args.name, recorded)
         with target.ledger.locked():  # of a read that was killed before it judged the boundary
             _judge_boundaries(target)
@@ -108,22 +114,42 @@ def _open(target: Folder, loaded: Loaded, item: Read | Gate, view: ProgressView,
     for measurement, arm in missing:
         known = evidence_files(target, loaded.entries)
         collected = collect(target, loaded, measurement, arm, view, given, alone=alone)
-        if is_handed_in(loaded, measurement, arm):
+        if collected.handed_in:
             given = HandedIn(given.files)
+            _check_whole(loaded.registration, item, known, collected, last=(measurement, arm) == missing[-1])
         _same_world(known, collected, loaded)
         with target.ledger.locked():
             _look(target, collected)
             loaded = target.load()
 
 
+def _check_whole(
+    registration: Registration, item: Read | Gate, known: Found, collected: Collected, *, last: bool
+) -> None:
+    """What is handed in is opened once, so a file that lacks something of it is refused before it is."""
+    found = {**known, (collected.evidence.measurement, collected.evidence.arm): collected.evidence}
+    lacking = incomplete(registration, collected.evidence)
+    if lacking is None and last and (outcome := judge(registration, found, item.id)).status == "MISSING":
+        lacking = outcome.sentence
+    if lacking is not None:
+        raise LaunchRefused(
+            f"{item.id} could not be judged by what is handed in: {lacking}",
+            where=f"measurements[{collected.evidence.measurement}]",
+            remedy="supply what lacks; the file was not opened",
+        )  # fmt: skip
+
+
 def _same_world(known: Any, collected: Collected, loaded: Loaded) -> None:
     """Evaluations of one registration are of one scene, unless another look or protocol was registered."""
     own = loaded.registration.measurement(collected.evidence.measurement)
-    if _elsewhere(own) or collected.evidence.scene_hash is None:
+    claim = loaded.registration.claim
+    if _elsewhere(own, claim) or collected.evidence.scene_hash is None:
         return
     for other in known.values():
-        registered = loaded.registration.measurement(other.measurement)
-        if not _elsewhere(registered) and other.scene_hash not in (None, collected.evidence.scene_hash):
+        registered = next((m for m in loaded.registration.measurements if m.id == other.measurement), None)
+        if registered is None or _elsewhere(registered, claim):  # it is not registered any more, or it is elsewhere
+            continue
+        if other.scene_hash not in (None, collected.evidence.scene_hash):
             raise LaunchRefused(
                 f"{own.id} was played in another scene than {other.measurement}: nothing can be compared",
                 where=f"measurements[{own.id}]: scene_hash {collected.evidence.scene_hash} and {other.scene_hash}",
@@ -131,8 +157,8 @@ def _same_world(known: Any, collected: Collected, loaded: Loaded) -> None:
             )
 
 
-def _elsewhere(measurement: Measurement) -> bool:
-    return measurement.look is not None or measurement.protocol is not None
+def _elsewhere(measurement: Measurement, claim: Claim) -> bool:
+    return measurement.look not in (None, claim.look) or measurement.protocol not in (None, claim.protocol)
 
 
 def _look(target: Folder, collected: Collected) -> None:
@@ -191,7 +217,7 @@ def _judge_boundaries(target: Folder) -> None:
     for rung in loaded.registration.ladder:
         open_still = rung.id not in loaded.state.rungs and state.allowed(loaded.state.name, "rung")
         if rung.proceed_if and open_still:
-            decision, reads = boundary(loaded.registration, rung.id, loaded.state.reads)
+            decision, reads = boundary_now(loaded.registration, loaded.state, rung.id)
             if decision is not None:
                 data = {"rung": rung.id, "decision": decision, "reads": reads}
                 target.write("rung", data, effective=loaded.effective)

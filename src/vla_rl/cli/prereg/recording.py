@@ -14,10 +14,11 @@ from vla_rl.cli.prereg.attempts import bury
 from vla_rl.cli.prereg.common import folder, hours, parser
 from vla_rl.errors import EXIT_OK, LaunchRefused, UsageError
 from vla_rl.prereg import state
-from vla_rl.prereg.budget import account
+from vla_rl.prereg.budget import Account, account
 from vla_rl.prereg.document import Registration
 from vla_rl.prereg.folder import not_now
 from vla_rl.prereg.launchgates import Request, out_of_order
+from vla_rl.prereg.registered import config_of
 from vla_rl.prereg.state import FINISHED, STOPPED
 
 HOW = (FINISHED, STOPPED, "failed", "out of memory", "interrupted", "killed")
@@ -41,13 +42,14 @@ def record(argv: Sequence[str]) -> int:
         request = Request(
             registration.rung(args.rung).id, registration.arm(args.arm).id, exploratory=args.exploratory
         )  # fmt: skip
-        _check(args, registration)
+        _check(args, registration, request)
         if found := out_of_order(loaded, request):
             told = "\n".join(f"  - {each.where}: {each.what}\n    {each.remedy}" for each in found)
             raise LaunchRefused(
                 f"it could not have been launched under {args.id} as it stands:\n{told}", where=f"rung {request.rung}",
                 remedy="what proves nothing here is recorded with --exploratory",
             )  # fmt: skip
+        _check_budget(args, account(registration, loaded.state))
         number = len(loaded.state.attempts) + 1
         data = {
             "attempt": number, "rung": request.rung, "arm": request.arm, "exploratory": args.exploratory,
@@ -84,7 +86,21 @@ def _parser() -> argparse.ArgumentParser:
     return made
 
 
-def _check(args: argparse.Namespace, registration: Registration) -> None:
+def _check_budget(args: argparse.Namespace, pool: Account) -> None:
+    """No run comes to its end here on hours that the pool does not have."""
+    if args.how != FINISHED or args.exploratory:
+        return
+    for unit, left in pool.left.items():
+        if (taken := getattr(args, unit)) > left + 1e-9:  # hours are sums of floats
+            raise LaunchRefused(
+                f"it took {taken:.4g} {unit}, and the pool has {max(left, 0.0):.4g} left: a run here would have "
+                "been stopped",
+                where=f"budget.{unit}",
+                remedy="amend the budget first, with the reason, or record it with --exploratory",
+            )  # fmt: skip
+
+
+def _check(args: argparse.Namespace, registration: Registration, request: Request) -> None:
     """What an attempt has to tell."""
     for unit in ("gpu_h", "wall_h"):
         if getattr(registration.budget, unit) is not None and getattr(args, unit) is None:
@@ -97,3 +113,9 @@ def _check(args: argparse.Namespace, registration: Registration) -> None:
         )  # fmt: skip
     if args.step is not None and args.step < 0:
         raise UsageError(f"{args.step} updates are none", where="--step")
+    steps = config_of(registration, request.rung, request.arm)["run"]["steps"]
+    if args.how == FINISHED and args.step not in (None, steps) and not args.exploratory:
+        raise UsageError(
+            f"a run of {request.rung} has come to its end after {steps} updates, not after {args.step}", where="--step",
+            remedy="say how it ended otherwise, or record it with --exploratory",
+        )  # fmt: skip

@@ -21,7 +21,7 @@ from vla_rl.prereg.budget import account
 from vla_rl.prereg.delta import Op
 from vla_rl.prereg.folder import Folder, Loaded, known
 from vla_rl.prereg.history import History, Problem
-from vla_rl.prereg.registered import config_of
+from vla_rl.prereg.registered import config_of, label_of
 from vla_rl.prereg.verifying import verify as find_problems
 from vla_rl.report import prereg as tables
 
@@ -172,7 +172,7 @@ def _status(loaded: Loaded) -> dict[str, Any]:
     action, why = next_step(loaded)
     attempts = [
         {
-            "attempt": a.number, "rung": a.rung, "arm": registration.arm(a.arm).label, "run": a.place,
+            "attempt": a.number, "rung": a.rung, "arm": label_of(registration, a.arm), "run": a.place,
             "exploratory": a.exploratory, "set": a.data.get("set", {}), "elsewhere": a.elsewhere is not None,
             "how": a.end["how"] if a.end else "running" if a.alive else "gone (its process ended without a word)",
             "why": a.end["why"] if a.end else None,

@@ -145,14 +145,17 @@ class Context:
                 raise Unjudged("MISSING", f"{name} holds {have} registered seeds; seed {absent[0]} lacks")
             if not found.episodes:
                 raise Unjudged("INVALID", f"no episode of {name} is left after exclusions")
-        if found.kind == "series" and planned.steps is not None and len(found.rows) < planned.steps:
-            raise Unjudged("MISSING", f"{name} has {len(found.rows)} of {planned.steps} registered rows")
+        if found.kind == "series" and planned.steps is not None:
+            if len(found.rows) < planned.steps:
+                raise Unjudged("MISSING", f"{name} has {len(found.rows)} of {planned.steps} registered rows")
+            if odd := [row["step"] for row in found.rows if not 1 <= row["step"] <= planned.steps]:
+                raise Unjudged("INVALID", f"{name} has a row of step {odd[0]}, and {planned.steps} are registered")
         return found
 
     def count(
         self, measurement: str, metric: str, last: int | None = None, *, skip_null: bool = False
     ) -> tuple[int, int]:
-        """(k, n) of a measurement (`Evidence.count`); recorded counts must have the registered n.
+        """(k, n) of a measurement (`Evidence.count`); recorded counts and rows must have the registered n.
 
         Raises:
             Unjudged: as `one`, or no such count.
@@ -161,7 +164,7 @@ class Context:
         k, n = found.count(metric, last=last, skip_null=skip_null)
         if n == 0:
             raise Unjudged("MISSING", f"{found.name} counts {metric} over nothing")
-        if found.kind == "counts" and planned.n is not None and n != planned.n:
+        if found.kind != "episodes" and planned.n is not None and n != planned.n:
             raise Unjudged("INVALID", f"{found.name} counts {metric} over {n} episodes, not the registered {planned.n}")
         return k, n
 

@@ -62,6 +62,8 @@ class StatedInterval(Rule):
         side = "above" if (direction == "increase") == (self.requires == "beyond") else "below"
         asked = f"must lie {side}" if self.requires == "beyond" else f"must not lie wholly {side}"
         n = found.numbers.get(f"{self.metric}_n")
+        if n is not None and (n < 1 or n != int(n)):
+            raise Unjudged("INVALID", f"{self.metric}_n {n:g} is no number of observations")
         return Outcome(
             settle_interval(*ends, direction, self.requires, self.otherwise),
             f"{self.metric} {estimate:+g} with the stated interval, which {asked} {line:g}",
