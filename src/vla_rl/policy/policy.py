@@ -145,16 +145,20 @@ class VlaPolicy:
         every joint's range; float64 [horizon, J] in degrees."""
         return self.stats.action.denormalise(np.zeros((self.horizon, self.dim)))
 
-    def digest(self) -> str:
+    def digest(self, head: str | None = None) -> str:
         """SHA-256 over what makes an action of a picture and a state: names and bytes of all weights, sorted by name,
         the adapter's pairs that act (a fresh adapter does nothing, and the policy still has the digest of its base),
         the tables that angles go through, what each bin stands for, and the prompt's words for the robot. A policy that
         acts with its flow head has another digest than with its token head: the expert and its steps count then, and
-        only then."""
+        only then.
+
+        Args:
+            head: as if it acted with this one; None for the one that it acts with.
+        """
         digest = hashlib.sha256()
         acting = acting_pairs(self.model)
         tensors = [*sorted(plain_state(self.model).items()), *(named for pair in acting for named in pair.named())]
-        if self.head == FLOW and self.expert is not None:
+        if (head or self.head) == FLOW and self.expert is not None:
             tensors += [(f"{FLOW} {name}", weight) for name, weight in sorted(self.expert.state_dict().items())]
             digest.update(repr(self.expert.config).encode() + b"\0")
         for name, weight in tensors:
