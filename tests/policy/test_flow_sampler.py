@@ -109,6 +109,18 @@ def test_a_row_of_the_full_size_twin_does_not_feel_the_width_of_its_batch(codec,
         assert all(map(same, sampler.sample(requests[-rows:], 0.0), widest[-rows:]))
 
 
+class Filled(FlowSampler):
+    """Fills its batches up, as on a GPU."""
+
+    _on_cpu = False
+
+
+def test_a_batch_that_is_filled_up_gives_the_same_chunks(flow_policy, sampler, requests):
+    filled = Filled(batch_rows=8, policy=flow_policy, run_seed=7)
+    assert all(map(same, filled.sample(requests, 0.0), sampler.sample(requests, 0.0)))
+    assert same(filled.sample(requests[-1:], 0.0)[0], sampler.sample(requests[-1:], 0.0)[0])
+
+
 @pytest.mark.parametrize(("threads", "lanes"), [(1, 1), (2, 2)], indirect=["threads"])
 def test_lanes_asked_at_the_same_time_answer_as_one_sampler_does(sampler, requests, threads: int, lanes: int):
     alone = sampler.sample(requests, 0.0)
