@@ -94,6 +94,17 @@ def test_the_digest_of_a_served_flow_policy_counts_its_expert_and_that_of_a_toke
     assert policy.digest() not in seen
 
 
+def test_a_trunk_in_bfloat16_is_read_by_an_expert_in_float32(release: Path, observations):
+    policy, exact = load(release, norm_tag=TAG, dtype="bfloat16"), load(release, norm_tag=TAG)
+    assert policy.model.dtype == torch.bfloat16 and policy.expert.dtype == torch.float32
+    with torch.no_grad():
+        for each in (policy, exact):  # the drawn expert would throw most joints to an end of their range
+            each.expert.final_layer.linear.weight.mul_(0.02)
+            each.expert.final_layer.linear.bias.zero_()
+    one, two = (policy.stats.action.normalise(chunks(each, observations)) for each in (policy, exact))
+    assert 0 < np.abs(one - two).mean() < 0.1 and np.abs(two).mean() > 0.3
+
+
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
 def test_an_untouched_expert_is_exported_bit_for_bit_in_its_own_format(release_copy: Path, tmp_path, stored):
     def convert(weights: dict[str, torch.Tensor]) -> None:
