@@ -61,7 +61,7 @@ def release_config(tokenizer: Any) -> dict[str, Any]:
         },
         "action_expert_config": {
             "model_type": "molmoact2_action_expert", "hidden_size": EXPERT_WIDTH, "num_layers": LAYERS, "num_heads": 2,
-            "mlp_ratio": 4.0, "timestep_embed_dim": 16, "context_layer_norm": True,
+            "mlp_ratio": 4.0, "ffn_multiple_of": 16, "timestep_embed_dim": 16, "context_layer_norm": True,
         },
         "add_action_expert": True,
         "action_mode": "both",

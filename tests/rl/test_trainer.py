@@ -496,6 +496,14 @@ def test_a_sampler_that_only_decodes_greedily_is_refused_at_once(tmp_path):
         toy_trainer(tmp_path / "run", sampler=tiny_sampler(tiny_policy(), mode="reference"))
 
 
+def test_a_policy_that_acts_with_its_flow_head_is_refused_at_once(tmp_path, monkeypatch):
+    policy = tiny_policy()
+    policy.head = "flow"
+    monkeypatch.setattr("toy_run.tiny_policy", lambda: policy)
+    with pytest.raises(ConfigError, match=r"needs the token head[\s\S]*serve_head=ar"):
+        toy_trainer(tmp_path / "run")
+
+
 def test_the_distance_to_step_0_is_measured_after_each_update(reference):
     path = reference[0]
     kls = [row["anchor_kl"] for row in read(path, "train.jsonl")]

@@ -21,11 +21,13 @@ from vla_rl.cli.options import Options, parse, print_json
 from vla_rl.cli.resume import compose_or_resume, open_directory
 from vla_rl.cli.sealed import FREE_AT_RESUME, choose_directory, conditions, say_stopped, without_leftovers
 from vla_rl.cli.startup import prepare_torch
+from vla_rl.config.build import build
 from vla_rl.config.reader import ConfigReader
-from vla_rl.config.schema import EvalConfig, EvalJobConfig
+from vla_rl.config.schema import EvalConfig, EvalJobConfig, SamplerConfig
 from vla_rl.errors import EXIT_OK, ConfigError
 from vla_rl.evals import blind
 from vla_rl.evals.kept import FOLDER, Deadline, Kept, KeptEpisodes, OutOfTime, count_kept, discard_kept
+from vla_rl.policy.heads import AR, FLOW, check_flow_temperature
 from vla_rl.report.progress import ProgressView
 from vla_rl.rl.reward import documented_reward
 from vla_rl.rollout.events import Event, OnEvent, PredictRound
@@ -37,6 +39,7 @@ EXAMPLES = (
     "vla-rl eval eval.seeds=300-319",
     "vla-rl eval policy.checkpoint=outputs/sft/run/policy eval.temperature=0.7 --json",
     "vla-rl eval eval.frames=foreign   # the same policy with another episode's pictures: its blind floor",
+    "vla-rl eval policy=molmoact2 policy.checkpoint=DIR policy.serve_head=flow   # its action expert, no tokens",
     "vla-rl eval policy=expert eval.seeds=300-399 --video 300,317",
     "vla-rl eval run.max_wall_s=540 run.dir=outputs/long && vla-rl eval run.resume=outputs/long",
 )
@@ -81,6 +84,7 @@ def perform(
     reader = reader or compose_or_resume("eval", options.overrides, FREE_AT_RESUME)
     job, settings = reader.section("run", EvalJobConfig), reader.section("eval", EvalConfig)
     deadline = Deadline(options.left_s(job.max_wall_s))
+    check_flow_temperature(reader.tree["policy"].get("serve_head"), settings.temperature)
     plan = _plan(job, settings, options.flags["video"])
     directory = choose_directory("eval", job, RECORD)
     require_rendering()
@@ -96,8 +100,8 @@ def perform(
     except OutOfTime:
         say_stopped(view, "eval", directory, before=before, total=len(plan.seeds), as_json=options.json)
         return None
-    name = reader.tree["policy"].get("checkpoint", "scripted expert")
-    record = record_of(played, {"name": name, "frames": settings.frames, "run_seed": job.seed})
+    name, head = reader.tree["policy"].get("checkpoint", "scripted expert"), reader.tree["policy"].get("serve_head")
+    record = record_of(played, {"name": name, "head": head, "frames": settings.frames, "run_seed": job.seed})
     write_record(directory, record)  # before anything that comes after can fail
     title = f"{name}, {settings.frames} frames"
     draw_sheet(directory, record, played, f"{title}, seeds {settings.seeds}")
@@ -151,7 +155,7 @@ def _play(
 
     device = prepare_torch(job.device, job.threads, job.seed)
     policy = reader.component("policy", device=device)
-    sampler = reader.component("sampler", policy=policy, run_seed=job.seed)
+    sampler = _sampler(reader, policy, job.seed)
     with reader.component("pool", env_spec=reader.component_spec("sim"), plugins=reader.plugins) as pool:
         slots, temperature, scene = settings.slots, settings.temperature, scene_facts(policy, pool)
         reader.check_consumed()
@@ -178,7 +182,19 @@ def _play(
             finished=kept.episodes,
             on_episode=keep,
         )
-    return Played.of(result, kept, plan.recorded, made_under["policy_digest"])
+    digests = {"digest": made_under["policy_digest"]}
+    if getattr(policy, "head", None) == FLOW:
+        digests["token_digest"] = policy.digest(AR)  # by which runs, which train the token head, know it
+    return Played.of(result, kept, plan.recorded, digests)
+
+
+def _sampler(reader: ConfigReader, policy: Any, run_seed: int) -> Any:
+    """The sampler of the head that the policy acts with. Our own token sampler stands for both; another one is built
+    as it is named."""
+    node = reader.component_spec("sampler")
+    if getattr(policy, "head", None) == FLOW and node["_target_"] == SamplerConfig._target_:
+        node["_target_"] = "vla_rl.policy.flow_sampler.FlowSampler"
+    return build(node, {"policy": policy, "run_seed": run_seed}, plugins=reader.plugins, where="sampler")
 
 
 def _play_expert(reader: ConfigReader, plan: Plan, directory: Path, deadline: Deadline, on_event: OnEvent) -> Played:
@@ -204,7 +220,7 @@ def _play_expert(reader: ConfigReader, plan: Plan, directory: Path, deadline: De
     rewards = {e.spec.seed: reward.terms(e.metrics)["total"] for e in episodes}
     scene: Any = kept.by_spec[specs[0]].made_under
     summary = summarise(episodes, rewards, temperature=0.0, scene=scene)
-    return Played.of(EvalResult(summary, episodes, rewards), kept, plan.recorded, None)
+    return Played.of(EvalResult(summary, episodes, rewards), kept, plan.recorded, {"digest": None})
 
 
 def _show(view: ProgressView, directory: Path, record: dict[str, Any], title: str) -> None:

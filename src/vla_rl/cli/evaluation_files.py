@@ -30,20 +30,22 @@ RECORD, TRACES, SHEET, VIDEOS = "eval.json", "traces.jsonl", "contact_sheet.png"
 
 @dataclass(frozen=True)
 class Played:
-    """A finished evaluation: its result, the digest of the policy, three looks by seed, and what it takes to run some
-    of it again."""
+    """A finished evaluation: its result, digests of the policy, three looks by seed, and what it takes to run some of
+    it again."""
 
     result: EvalResult
-    policy_digest: str | None
+    digests: dict[str, str | None]
     looks: dict[int, Looks]
     recordings: tuple[Recording, ...]
 
     @classmethod
-    def of(cls, result: EvalResult, kept: KeptEpisodes, recorded: Sequence[int], policy_digest: str | None) -> Played:
+    def of(
+        cls, result: EvalResult, kept: KeptEpisodes, recorded: Sequence[int], digests: Mapping[str, str | None]
+    ) -> Played:
         """From what was kept of its episodes; `recorded` are the seeds that will be run again."""
         by_seed = {spec.seed: each for spec, each in kept.by_spec.items()}
         looks = {seed: each.looks for seed, each in by_seed.items() if each.looks is not None}
-        return cls(result, policy_digest, looks, tuple(by_seed[seed].recording for seed in recorded))
+        return cls(result, dict(digests), looks, tuple(by_seed[seed].recording for seed in recorded))
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,12 @@ def record_of(played: Played, policy: Mapping[str, Any]) -> dict[str, Any]:
     """What `eval.json` holds and --json prints.
 
     Args:
-        policy: which policy it was, see docs/metrics.md; its digest is added.
+        policy: which policy it was, see docs/metrics.md; its digests are added.
     """
     result = played.result
     episodes = [_episode(episode, result.rewards[episode.spec.seed]) for episode in result.episodes]
     return {
-        "policy": {**policy, "digest": played.policy_digest},
+        "policy": {**policy, **played.digests},
         "summary": {**result.summary, "filmed": 0, "frozen": None},
         "episodes": episodes,
         "files": {"record": RECORD, "videos": []},

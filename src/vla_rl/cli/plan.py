@@ -28,6 +28,7 @@ from vla_rl.config.schema import (
     RunConfig,
 )
 from vla_rl.errors import EXIT_OK, UsageError
+from vla_rl.policy.heads import check_token_head
 from vla_rl.report.progress import ProgressView
 from vla_rl.rl.plan import Geometry
 from vla_rl.rollout.events import Event, PredictRound
@@ -133,6 +134,7 @@ class _Job:
 
 def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: float | None) -> dict[str, Any]:
     """Everything but what comes from the command line alone."""
+    check_token_head(reader.tree["policy"].get("serve_head"), "the trainer")
     job = _Job.of(reader)
     require_rendering()
     device = prepare_torch(job.settings.device, job.settings.threads, job.settings.seed)

@@ -17,6 +17,7 @@ from vla_rl.errors import EXIT_OK, ConfigError
 from vla_rl.evals.kept import FOLDER, Deadline, Kept, KeptEpisodes, OutOfTime, count_kept, discard_kept
 from vla_rl.evals.probe import Rule, Scores, check_temperatures, decide, read_greedy, read_temperature
 from vla_rl.files import write_atomic
+from vla_rl.policy.heads import check_token_head
 from vla_rl.report.progress import ProgressView
 from vla_rl.rollout.events import Event, PredictRound
 from vla_rl.rollout.jsonl import append_jsonl, dump_json
@@ -41,6 +42,7 @@ def run(argv: Sequence[str]) -> int:
     options = parse("probe", argv, "Choose a sampling temperature, or stop.", EXAMPLES)
     reader = compose_or_resume("probe", options.overrides, FREE_AT_RESUME)
     job, settings = reader.section("run", EvalJobConfig), reader.section("probe", ProbeConfig)
+    check_token_head(reader.tree["policy"].get("serve_head"), "the probe")
     deadline, seeds = Deadline(options.left_s(job.max_wall_s)), parse_seeds(settings.seeds)
     check_use(seeds, "eval", where="probe.seeds")
     temperatures, draws, rule = check_temperatures(settings.temperatures), settings.draws, Rule.of(settings)

@@ -29,6 +29,7 @@ from vla_rl.config.schema import (
 )
 from vla_rl.errors import EXIT_OK, VlaRlError
 from vla_rl.evals.parity import Bounds
+from vla_rl.policy.heads import check_token_head
 from vla_rl.prereg.identity import identity
 from vla_rl.report.progress import ProgressView
 from vla_rl.report.training import TrainingView, closing, show_closing
@@ -89,6 +90,7 @@ def train(
 def _train(
     reader: ConfigReader, options: Options, view: TrainingView, registered: Mapping[str, Any] | None
 ) -> tuple[Outcome, Path]:
+    check_token_head(reader.tree["policy"].get("serve_head"), "the trainer")
     settings = reader.section("run", RunConfig)
     geometry, held_out = reader.section("geometry", GeometryConfig), reader.section("eval", MonitorConfig)
     seeds = parse_seeds(held_out.seeds)

@@ -61,9 +61,10 @@ def head_to_head(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _side(record: Mapping[str, Any]) -> dict[str, Any]:
-    """One side: which policy, how it was decoded, its funnel (episodes), carry speed and nats a token."""
+    """One side: which policy and head (None in older records and for the scripted expert), how it was decoded, its
+    funnel (episodes), carry speed and nats a token."""
     summary, policy = record["summary"], record["policy"]
-    told = {key: policy[key] for key in POLICY}
+    told = {**{key: policy[key] for key in POLICY}, "head": policy.get("head")}
     return {**told, **{name: summary.get(name) for name in ("temperature", *COUNTS, *MEANS, *FUNNEL)}}
 
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from vla_rl.errors import UsageError
 from vla_rl.evals.headtohead import check_policy, head_to_head
 from vla_rl.evals.paired import CONDITIONS, LONGEST, check_comparable
+from vla_rl.policy.heads import AR
 
 INTERACTED = "interacted"
 # What a row says of the making of an episode, and not of the episode.
@@ -100,8 +101,8 @@ def check_reference(record: Mapping[str, Any], ahead: Mapping[str, Any], where: 
         where: for the message.
 
     Raises:
-        UsageError: conditions differ, or the record does not say which policy it is of, saw other pictures than its
-            own, or does not tell which episodes interacted.
+        UsageError: conditions differ, or the record does not say which policy it is of, is of another head than a run
+            trains, saw other pictures than its own, or does not tell which episodes interacted.
     """
     check_policy(record, "A")
     _interacted(record, "A")
@@ -110,6 +111,12 @@ def check_reference(record: Mapping[str, Any], ahead: Mapping[str, Any], where: 
             f"the record's policy was shown {frames} frames, and not its own",
             where=where,
             remedy="evaluate it with eval.frames=own",
+        )
+    if (head := record["policy"].get("head")) not in (None, AR):
+        raise UsageError(
+            f"the record is of the {head} head, and the run trains and plays the {AR} head",
+            where=where,
+            remedy=f"evaluate it with policy.serve_head={AR}",
         )
     check_comparable(record["summary"], ahead, {key: name for key, name in ALIKE.items() if key in ahead}, where=where)
 

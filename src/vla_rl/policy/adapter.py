@@ -110,8 +110,8 @@ class Adapter(Protocol):
         """Every tensor of a network under the name that checkpoint files give it."""
         ...
 
-    def save_network(self, model: Any, directory: Path) -> None:
-        """Write `config.json` and the weights of a network."""
+    def save_network(self, policy: VlaPolicy, directory: Path) -> None:
+        """Write `config.json` and the weights of a policy's network, and of its action expert if there is one."""
         ...
 
     def parameters(self) -> dict[str, Any] | None:

@@ -2,15 +2,17 @@
 
 In: a policy in memory and the checkpoint that it was read from. Out: a directory in which every tensor of the origin is
 there again: those that training changed with their new numbers under their stored names (fused projections, embedding
-split where the base vocabulary ends), all others byte for byte, the flow-matching expert and the rotary buffers
-included. A release keeps the shards that it came in; a twin is split anew (`shardfiles`). Tables, tokenizer, codec,
-processor files and configuration are copied. The directory appears whole or not at all, and never over another one.
+split where the base vocabulary ends), all others byte for byte, the rotary buffers and a flow-matching expert that
+nobody asked for included; one that was loaded counts as trained like the rest. A release keeps the shards that it came
+in; a twin is split anew (`shardfiles`). Tables, tokenizer, codec, processor files and configuration are copied. The
+directory appears whole or not at all, and never over another one.
 
-The expert was trained beside the old trunk: it is carried along, not kept valid.
+An expert that was not trained along read the old trunk: it is carried along, not kept valid.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -27,12 +29,13 @@ from torch import Tensor
 
 from vla_rl.errors import ConfigError, MachineError, UsageError
 from vla_rl.files import fsync_path
+from vla_rl.policy.expert_files import expert_config, expert_tensors
 from vla_rl.policy.hf_network import check_hf_weights
 from vla_rl.policy.lora import check_merged
 from vla_rl.policy.metadata import write_metadata
 from vla_rl.policy.receipt import Receipt, write_receipt
 from vla_rl.policy.shardfiles import write_tensors
-from vla_rl.policy.sources import CODEC_DIR, TRAINING_SCENE
+from vla_rl.policy.sources import CODEC_DIR, CONFIG, TRAINING_SCENE
 from vla_rl.policy.weightfiles import FLOATS, INDEX, MODEL, WeightFiles
 
 if TYPE_CHECKING:
@@ -89,6 +92,9 @@ def write_layout(policy: VlaPolicy, origin: Parts, directory: Path) -> list[str]
     write = _write_shards if origin.opened is None or origin.opened.released else _write_twin
     changed = write(policy, origin, files, directory)
     _copy_layout(origin, directory)
+    if policy.expert is not None and origin.opened and not origin.opened.expert:
+        body = {**origin.opened.raw, **expert_config(policy)}
+        (directory / CONFIG).write_text(json.dumps(body, indent=2, sort_keys=True) + "\n")
     return sorted(changed)
 
 
@@ -113,6 +119,8 @@ def _write_twin(policy: VlaPolicy, origin: Parts, files: WeightFiles, directory:
         tensors |= part
         changed += new
     ordered = {name: tensors[name] for name in files.entries}
+    added = {name: weight.to("cpu") for name, weight in expert_tensors(policy) if name not in files.entries}
+    ordered, changed = ordered | added, [*changed, *added]
     write_tensors(ordered, directory, MODEL, metadata=files.metadata(files.shards[0]) or {"format": "pt"})
     return changed
 
@@ -126,7 +134,8 @@ def _shards(policy: VlaPolicy, origin: Parts, files: WeightFiles) -> Iterator[tu
     names: dict[str, list[str]] = {}
     for entry in files.entries.values():
         names.setdefault(entry.file, []).append(entry.name)
-    left, new = Counter(files.entries[name].file for name in _own(origin, files)), {}
+    left, new = Counter(files.entries[name].file for name in _own(policy, origin, files)), {}
+    loaded = expert_tensors(policy) if policy.expert is not None else ()
 
     def shard(file: str) -> tuple[str, dict[str, Tensor], list[str]]:
         changed = [name for name in names[file] if name in new]
@@ -135,7 +144,9 @@ def _shards(policy: VlaPolicy, origin: Parts, files: WeightFiles) -> Iterator[tu
         return file, {name: stored[name] if name in stored else new.pop(name) for name in names[file]}, changed
 
     yield from (shard(file) for file in names if file not in left)
-    for name, tensor in policy.adapter.stored_tensors(policy.model):
+    for name, tensor in itertools.chain(policy.adapter.stored_tensors(policy.model), loaded):
+        if name not in files.entries:  # of an expert that is new
+            continue
         trained = _trained(files.tensor(name), tensor.detach().to("cpu").contiguous())
         if trained is not None:
             new[name] = trained
@@ -145,9 +156,11 @@ def _shards(policy: VlaPolicy, origin: Parts, files: WeightFiles) -> Iterator[tu
             yield shard(file)
 
 
-def _own(origin: Parts, files: WeightFiles) -> list[str]:
-    """Names of the stored tensors that are the network's, as opposed to an expert's."""
-    return list(files.entries) if origin.opened is None else origin.opened.network
+def _own(policy: VlaPolicy, origin: Parts, files: WeightFiles) -> list[str]:
+    """Names of the stored tensors that are in memory: the network's, and the expert's if it was asked for."""
+    if origin.opened is None:
+        return list(files.entries)
+    return origin.opened.network + (origin.opened.expert if policy.expert is not None else [])
 
 
 def _trained(before: Tensor, now: Tensor) -> Tensor | None:
@@ -202,11 +215,13 @@ def appearing(destination: Path) -> Iterator[Path]:
 def _check_room(policy: VlaPolicy, origin: Parts, destination: Path) -> None:
     """What the origin takes, and what its weights take more of when all of them change to the network's format."""
     needed = sum(path.stat().st_size for path in origin.directory.rglob("*") if path.is_file())
-    files = WeightFiles.open(origin.directory)
-    for entry in (files.entries[name] for name in _own(origin, files)):
+    files, needs = WeightFiles.open(origin.directory), policy.model.dtype
+    expert = dict(expert_tensors(policy)) if policy.expert is not None else {}
+    for entry in (files.entries[name] for name in _own(policy, origin, files)):
         if stored := FLOATS.get(entry.dtype):
-            wide = torch.promote_types(stored, policy.model.dtype)
+            wide = torch.promote_types(stored, expert[entry.name].dtype if entry.name in expert else needs)
             needed += math.prod(entry.shape) * (wide.itemsize - stored.itemsize)
+    needed += sum(weight.nbytes for name, weight in expert.items() if name not in files.entries)
     existing = next(path for path in [destination, *destination.absolute().parents] if path.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:

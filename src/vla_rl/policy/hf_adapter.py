@@ -119,9 +119,9 @@ class HfAdapter:
     def stored_tensors(self, model: Any) -> Iterator[tuple[str, Tensor]]:
         return stored_hf_tensors(model)
 
-    def save_network(self, model: Any, directory: Path) -> None:
+    def save_network(self, policy: VlaPolicy, directory: Path) -> None:
         with quiet_transformers():
-            model.save_pretrained(str(directory))
+            policy.model.save_pretrained(str(directory))
 
     def parameters(self) -> dict[str, Any]:
         return asdict(self)

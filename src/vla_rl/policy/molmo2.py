@@ -2,18 +2,21 @@
 
 In: an architecture and token ids. Out: a `Molmo2ForConditionalGeneration` of transformers in evaluation mode, and its
 files. Weights are stored under the released key names (`vla_rl.policy.layout`), so a twin's directory reads like a
-released one and `vla_rl.policy.released` loads both. The flow-matching expert of a release has no place here.
+released one and `vla_rl.policy.released` loads both. A flow-matching expert is made elsewhere (`expert_files`) and only
+written here.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vla_rl.config.schema import TwinConfig
 from vla_rl.policy.layout import stored_tensors
@@ -165,12 +168,18 @@ def _initialise(model: Any, seed: int) -> None:
             weight.copy_(torch.randn(weight.shape, generator=generator) * (gain / math.sqrt(weight.shape[1])))
 
 
-def save_model(model: Any, directory: Path) -> None:
-    """Write `config.json` and the weights (float32, released key names), in shards if they need more than one file."""
-    released = {k: v.to("cpu", torch.float32) for k, v in stored_tensors(model)}
+def save_model(model: Any, directory: Path, *, expert: Mapping[str, Tensor], more: Mapping[str, Any]) -> None:
+    """Write `config.json` and the weights (float32, released key names), in shards if they need more than one file.
+
+    Args:
+        expert: tensors of an action expert under their stored names.
+        more: what `config.json` has to say of it.
+    """
+    released = {k: v.to("cpu", torch.float32) for k, v in (*stored_tensors(model), *expert.items())}
     write_tensors(released, directory, MODEL, metadata={"format": "pt"})
     config = {
         **_stable(model.config.to_dict()),
+        **more,
         "architectures": ["Molmo2ForConditionalGeneration"],
         "dtype": "float32",
     }

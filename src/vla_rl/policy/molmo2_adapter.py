@@ -17,6 +17,7 @@ from torch import Tensor
 from vla_rl.policy.adapter import StepDecoder
 from vla_rl.policy.cached_forward import CachedForward
 from vla_rl.policy.decode import Decoder
+from vla_rl.policy.expert_files import expert_config, expert_tensors
 from vla_rl.policy.layout import stored_tensors
 from vla_rl.policy.molmo2 import save_model
 from vla_rl.policy.tokenizer import TokenIds, build_layout
@@ -72,8 +73,8 @@ class Molmo2Adapter:
     def stored_tensors(self, model: Any) -> Iterator[tuple[str, Tensor]]:
         return stored_tensors(model)
 
-    def save_network(self, model: Any, directory: Path) -> None:
-        save_model(model, directory)
+    def save_network(self, policy: VlaPolicy, directory: Path) -> None:
+        save_model(policy.model, directory, expert=dict(expert_tensors(policy)), more=expert_config(policy))
 
     def parameters(self) -> None:
         return None

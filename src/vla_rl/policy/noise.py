@@ -13,14 +13,18 @@ worker count, batch order, batch mates nor the point where a run was resumed ent
   host. The 64-bit words are the same on every device, bit for bit. The noise made of them goes through double-precision
   logarithms and float32 rounding: of 4,194,304 numbers computed on a Xeon and on an H200, none differed.
 
+The flow head starts from standard normal noise [R, T, A] with the same keys and kinds, from streams of its own: named
+``flow``, or the documented recipe without its constant for token streams (both documented kinds are one here).
+
 Logarithms are taken in double precision throughout: the single-precision form differs between processors.
 
-Shapes: R rows, V bins of the action block.
+Shapes: R rows, V bins of the action block, T ticks, A action width.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -65,6 +69,25 @@ def gumbel_noise(
     return _device_noise(keys, width, device)
 
 
+def flow_noise(kind: str, keys: Sequence[RngKey], *, ticks: int, width: int, device: str) -> Tensor:
+    """Standard normal noise of some rows' chunks, float32 [R, T, A], on `device`.
+
+    Args:
+        kind: one of `KINDS`.
+        keys: one per row.
+        ticks, width: of a chunk; the width includes joints that the robot lacks.
+
+    Raises:
+        ConfigError: another kind.
+    """
+    check_kind(kind)
+    if kind == "device":
+        return _device_normal(keys, ticks, width, device)
+    made = (lambda *key: stream("flow", *key)) if kind == "named" else documented_flow_stream
+    drawn = [made(*key).standard_normal((ticks, width), dtype=np.float32) for key in keys]
+    return torch.from_numpy(np.stack(drawn)).to(device)
+
+
 def check_kind(kind: str) -> None:
     """Refuse what is not one of `KINDS`.
 
@@ -78,16 +101,28 @@ def check_kind(kind: str) -> None:
 
 
 def documented_stream(run_seed: int, draw: int, seed: int, replan: int) -> np.random.Generator:
-    """The documented runs' generator of one replan; its own `draw` argument is always 0 there."""
-    repo_id = "sim/eval100" if draw == 0 else f"sim/eval100/draw{draw:02d}"
-    return sample_stream(run_seed, repo_id, seed, replan, 0)
+    """The documented runs' generator of one replan's tokens; its own `draw` argument is always 0 there."""
+    return sample_stream(run_seed, _documented_repo(draw), seed, replan, 0)
+
+
+def documented_flow_stream(run_seed: int, draw: int, seed: int, replan: int) -> np.random.Generator:
+    """The documented runs' generator of one replan's flow noise."""
+    return _identified_stream([run_seed, 0], _documented_repo(draw), seed, replan)
 
 
 def sample_stream(seed: int, repo_id: str, episode: int, frame: int, draw: int) -> np.random.Generator:
     """PCG64 keyed by a domain constant, the run's seed, a draw and 16 bytes of BLAKE2b over the frame's identity."""
+    return _identified_stream([_DOMAIN, seed, draw], repo_id, episode, frame)
+
+
+def _identified_stream(first: list[int], repo_id: str, episode: int, frame: int) -> np.random.Generator:
     digest = hashlib.blake2b(f"{repo_id}\x1f{episode}\x1f{frame}".encode(), digest_size=16).digest()
     words = np.frombuffer(digest, dtype="<u4").tolist()
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([_DOMAIN, seed, draw, *words])))
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([*first, *words])))
+
+
+def _documented_repo(draw: int) -> str:
+    return "sim/eval100" if draw == 0 else f"sim/eval100/draw{draw:02d}"
 
 
 def _stream_noise(generators: Sequence[np.random.Generator], numbers: int, columns: slice, device: str) -> Noise:
@@ -109,7 +144,7 @@ def _stream_noise(generators: Sequence[np.random.Generator], numbers: int, colum
 
 def _device_noise(keys: Sequence[RngKey], width: int, device: str) -> Noise:
     """Noise from `counter_words`, a block of tokens at a time."""
-    key_R2 = torch.tensor([_words(key) for key in keys], dtype=torch.int64, device=device)
+    key_R2 = torch.tensor([_words("token", key) for key in keys], dtype=torch.int64, device=device)
     tokens = max(1, _BLOCK_NUMBERS // width)
 
     def blocks() -> Iterator[Tensor]:
@@ -124,6 +159,14 @@ def _device_noise(keys: Sequence[RngKey], width: int, device: str) -> Noise:
     return lambda: next(drawn)
 
 
+def _device_normal(keys: Sequence[RngKey], ticks: int, width: int, device: str) -> Tensor:
+    """Normal numbers from pairs of `counter_words` (Box and Muller)."""
+    key_R2 = torch.tensor([_words("flow", key) for key in keys], dtype=torch.int64, device=device)
+    radius, turn = _uniform(counter_words(key_R2, torch.arange(2 * ticks * width, device=device))).chunk(2, dim=1)
+    normal = (-2.0 * radius.log()).sqrt() * (2.0 * math.pi * turn).cos()
+    return normal.float().unflatten(1, (ticks, width))
+
+
 def counter_words(key_R2: Tensor, counter_N: Tensor) -> Tensor:
     """64 random bits for every key and counter, int64 [R, N]: SplitMix64's mixer twice, with a key word before each.
 
@@ -134,9 +177,9 @@ def counter_words(key_R2: Tensor, counter_N: Tensor) -> Tensor:
     return _mix(first ^ key_R2[:, 1:])
 
 
-def _words(key: RngKey) -> tuple[int, int]:
+def _words(purpose: str, key: RngKey) -> tuple[int, int]:
     """Two signed 64-bit words of a row's key."""
-    text = "\x1f".join(["token", *map(str, key)])
+    text = "\x1f".join([purpose, *map(str, key)])
     first, second = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), dtype="<i8").tolist()
     return first, second
 

@@ -22,9 +22,12 @@ from vla_rl.errors import ConfigError
 from vla_rl.policy import molmo2
 from vla_rl.policy.adapter import Adapter, StepDecoder
 from vla_rl.policy.chunks import ChunkCodec
+from vla_rl.policy.expert import ActionExpert
+from vla_rl.policy.expert_files import check_expert, load_expert
 from vla_rl.policy.export import write_layout
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.grammar import REACHABLE, Grammar
+from vla_rl.policy.heads import AR, FLOW, check_head
 from vla_rl.policy.hub import resolve
 from vla_rl.policy.lora import LoraSettings, acting_pairs, check_merged, plain_state
 from vla_rl.policy.metadata import VERSION, Metadata, write_metadata
@@ -53,12 +56,16 @@ class VlaPolicy:
         training_scene: `protocol`, `scene_hash` and `look` of the demonstrations it learned from; None: not known.
         allow_scene_mismatch: whether it may act in another scene.
         lora: the adapter beside its projections, see `vla_rl.policy.lora`; None: there is none.
+        head: which head acts, ``ar`` (action tokens) or ``flow``.
+        expert: the network of the flow head; None unless it was asked for (`vla_rl.policy.expert_files`).
     """
 
     prompt: Any  # a `Prompt` with what its own adapter has put there
     training_scene: Mapping[str, Any] | None = None
     allow_scene_mismatch: bool = False
     lora: LoraSettings | None = None
+    head: str = AR
+    expert: ActionExpert | None = None
 
     def __init__(
         self,
@@ -85,6 +92,8 @@ class VlaPolicy:
         """Move weights and prompt tensors; returns self."""
         self.device = device
         self.model.to(device)
+        if self.expert is not None:
+            self.expert.to(device)
         self.prompt = self.adapter.prompt(self)
         self.lengths_V = torch.from_numpy(self.grammar.lengths_V).to(device)
         return self
@@ -136,13 +145,22 @@ class VlaPolicy:
         every joint's range; float64 [horizon, J] in degrees."""
         return self.stats.action.denormalise(np.zeros((self.horizon, self.dim)))
 
-    def digest(self) -> str:
+    def digest(self, head: str | None = None) -> str:
         """SHA-256 over what makes an action of a picture and a state: names and bytes of all weights, sorted by name,
         the adapter's pairs that act (a fresh adapter does nothing, and the policy still has the digest of its base),
-        the tables that angles go through, what each bin stands for, and the prompt's words for the robot."""
+        the tables that angles go through, what each bin stands for, and the prompt's words for the robot. A policy that
+        acts with its flow head has another digest than with its token head: the expert and its steps count then, and
+        only then.
+
+        Args:
+            head: as if it acted with this one; None for the one that it acts with.
+        """
         digest = hashlib.sha256()
         acting = acting_pairs(self.model)
         tensors = [*sorted(plain_state(self.model).items()), *(named for pair in acting for named in pair.named())]
+        if (head or self.head) == FLOW and self.expert is not None:
+            tensors += [(f"{FLOW} {name}", weight) for name, weight in sorted(self.expert.state_dict().items())]
+            digest.update(repr(self.expert.config).encode() + b"\0")
         for name, weight in tensors:
             digest.update(name.encode() + b"\0")
             digest.update(weight.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
@@ -163,7 +181,7 @@ class VlaPolicy:
         if self.origin and self.origin.opened and self.origin.opened.released:
             write_layout(self, self.origin, directory)
         else:
-            self.adapter.save_network(self.model, directory)
+            self.adapter.save_network(self, directory)
             save_tokenizer(self.tokenizer, directory)
             self.stats.save(directory, self.wording)
             self.codec.save(directory / CODEC_DIR)
@@ -210,7 +228,7 @@ def load_policy(
     Args:
         checkpoint: a directory, ``bundled:NAME`` for a base that ships with the package, or a hub id.
         device: a torch device, e.g. ``cpu`` or ``cuda``.
-        serve_head: which head answers; only ``ar`` (action tokens).
+        serve_head: which head acts, ``ar`` (action tokens) or ``flow`` (the action expert, which is loaded for it).
         task: the task in words.
         revision: commit that a hub id is pinned to.
         dtype: number format of the network, ``float32`` or ``bfloat16``.
@@ -222,18 +240,17 @@ def load_policy(
         allow_scene_mismatch: let it act in another scene than the one it was trained in.
 
     Raises:
-        ConfigError: another head, no such directory, an unknown tag, no codec.
+        ConfigError: another head, no such directory, an unknown tag, no codec, no expert for the flow head.
         CheckpointRefused: a named promise of the layout is broken; see `vla_rl.policy.refusals`.
     """
-    if serve_head != "ar":
-        raise ConfigError(
-            f"no head {serve_head!r} to serve", where="policy.serve_head", remedy="use policy.serve_head=ar"
-        )
+    check_head(serve_head)
     if dtype not in DTYPES:
         raise ConfigError(f"no number format {dtype!r}", where="policy.dtype", remedy=f"one of {', '.join(DTYPES)}")
     sources = Sources(norm_tag, fast_tokenizer, fast_revision, joint_frame)
     parts = read_parts(resolve(checkpoint, revision, where="policy.checkpoint", pin="policy.revision"), sources)
     scene = read_training_scene(parts.directory)
+    if serve_head == FLOW:
+        check_expert(parts)
     policy = VlaPolicy(
         model=parts.network(DTYPES[dtype]),
         tokenizer=parts.tokenizer,
@@ -246,4 +263,7 @@ def load_policy(
         grammar=grammar,
     )
     policy.training_scene, policy.allow_scene_mismatch = scene, allow_scene_mismatch
+    if serve_head == FLOW:
+        load_expert(policy)
+        policy.head = FLOW
     return policy

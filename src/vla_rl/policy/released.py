@@ -3,7 +3,7 @@
 In: a directory (a MolmoAct2 release, an export, a twin). Out: a native network in evaluation mode, or the first broken
 promise as a named refusal. Loading goes through transformers' own Molmo2 classes; no code and no pickle of a checkpoint
 is ever run. Weights of the flow-matching expert are no part of the network: they stay in their files, from where an
-export copies them.
+export copies them and `vla_rl.policy.expert_files` loads them on request.
 
 What is checked: both heads that the configuration declares are there; every weight is stored, in the right shape and
 format; tokenizer and configuration agree about every action id and about where the families stand; pictures are taken
@@ -87,7 +87,7 @@ class Opened:
 def check_heads(opened: Opened) -> None:
     """Refuse a checkpoint of which only one head can be used.
 
-    The token head is `lm_head`; the other one is the flow-matching expert, which is only carried along. A release that
+    The token head is `lm_head`; the other one is the flow-matching expert, which may not be asked for. A release that
     says "both" and lacks the expert is a partial copy, and would export as one.
 
     Raises:

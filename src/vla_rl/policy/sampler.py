@@ -8,8 +8,8 @@ share its prefill. A row's result therefore depends on its own request alone.
 
 Two modes. ``grammar_masked``: every token is drawn among the legal bins (`vla_rl.policy.grammar`), greedily or at a
 temperature, so every stream decodes. ``reference``: what the released code does (`vla_rl.policy.reference`), for
-comparisons. Beam search, top-k, top-p and the flow head are left out: truncating the softmax here but not in the
-trainer would make every ratio wrong.
+comparisons. Beam search, top-k and top-p are left out: truncating the softmax here but not in the trainer would make
+every ratio wrong. The flow head is served by `vla_rl.policy.flow_sampler`.
 
 Shapes: R rows of a filled batch, T tokens, V bins of the action block.
 """

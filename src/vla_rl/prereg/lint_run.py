@@ -23,6 +23,7 @@ from vla_rl.prereg.rules.clustered import ClusterBootstrap
 from vla_rl.prereg.sections import Measurement
 from vla_rl.seeds import check_fresh, check_use, parse_seeds
 
+FLOW = "flow"  # `vla_rl.policy.heads`, which lies below this layer
 WIRES_IN_A_ROW = ("collapse", "knockaway", "setback")
 
 
@@ -46,6 +47,9 @@ def _claim(r: Registration) -> Iterator[Finding]:
     head = r.config["policy"].get("serve_head")
     if r.claim.head != head:
         yield Finding("claim.head", f"the run trains the head {head!r}, the claim is about {r.claim.head!r}")
+    if head == FLOW:
+        what = "a run trains the token head, and its waves are drawn from it"
+        yield Finding("config.policy.serve_head", what, "ar; a measurement may be of the other head (head: flow)")
     protocol = r.config["sim"].get("protocol")
     if r.claim.protocol != protocol:
         yield Finding("claim.protocol", f"the run plays {protocol!r}, the claim is about {r.claim.protocol!r}")
@@ -106,6 +110,9 @@ def _measurements(r: Registration) -> Iterator[Finding]:
         other = [
             name for name in ("head", "look", "protocol") if getattr(m, name) not in (None, getattr(r.claim, name))
         ]
+        if m.kind == "evaluation" and (m.head or r.claim.head) == FLOW and m.temperature:
+            what = f"the flow head knows no temperature {m.temperature:g}"
+            yield Finding(f"{where}.temperature", what, "temperature: 0.0")
         if m.kind == "evaluation" and m.played_by == "run":
             if other:
                 own = "/".join(map(str, (r.claim.head, r.claim.protocol, r.claim.look)))

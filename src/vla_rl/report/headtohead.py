@@ -56,6 +56,8 @@ def head_to_head(comparison: Mapping[str, Any]) -> Group:
 
 def _decoding(side: Mapping[str, Any]) -> str:
     how = "greedy" if side["temperature"] == 0 else f"T {number(side['temperature'], 'g')}"
+    if side.get("head") == "flow":
+        how = "flow head"
     return how if side["frames"] == "own" else f"{how}, {side['frames']} frames"
 
 

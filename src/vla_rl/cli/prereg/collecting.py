@@ -291,8 +291,9 @@ def evaluation_of(
 def _check_policy(
     record: Mapping[str, Any], attempt: Attempt | None, loaded: Loaded, receipt: Mapping[str, Any] | None, name: str
 ) -> None:
-    """The policy that played is the one on record, in the scene on record."""
-    digest = record["policy"]["digest"]
+    """The policy that played is the one on record, in the scene on record. Attempts know it by its token head's
+    digest."""
+    digest = record["policy"].get("token_digest", record["policy"]["digest"])
     if attempt is None:
         first = loaded.registration.ladder[0].id  # later rungs may start from what the first one made
         started = [a for a in loaded.state.attempts if a.end and a.rung == first and not a.exploratory]

@@ -21,7 +21,11 @@ class PolicyConfig:
     )
     fast_tokenizer: str | None = key(None, "directory or hub id of the FAST artifact (null: the checkpoint's own)")
     fast_revision: str | None = key(None, "commit that a hub id of the FAST artifact is pinned to")
-    serve_head: str = key("ar", "which head acts: ar is the token head")
+    serve_head: str = key(
+        "ar",
+        "which head acts: ar (action tokens) or flow (the action expert of a checkpoint that has one; evaluation only)",
+        choices=("ar", "flow"),
+    )
     task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction given to the policy")
     grammar: str = key(
         "reachable",
