@@ -29,7 +29,7 @@ from vla_rl.prereg.runfiles import changed, copied
 
 FREE = ("run.max_wall_s",)  # how long a launch may take is never registered
 JUDGED = ("gate_passed", "gate_refused")
-SERVED = ("checkpoint", "revision", "fast_tokenizer", "fast_revision", "serve_head")  # whose policy, and which head
+SERVED = ("checkpoint", "revision", "fast_tokenizer", "fast_revision")  # whose policy; its head is the claim's
 
 
 @dataclass(frozen=True)
