@@ -1,10 +1,11 @@
 # vla_rl. `make` or `make help` lists the targets; two commands do everything: `make run` and `make test`.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup gl run test test-slow lint type check-lerobot gpu-bundle check-gpu-bundle bench bench-lerobot clean
+.PHONY: help setup gl run test test-slow lint type check-lerobot test-lerobot gpu-bundle check-gpu-bundle bench bench-lerobot clean
 
 VENV := .venv
 BIN := $(VENV)/bin
+LEROBOT := .venv-lerobot
 # The first interpreter that is Python 3.12 or newer; `make PYTHON=/path/to/python setup` overrides it.
 PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo "$$p" && break; done)
@@ -47,13 +48,24 @@ lint: setup ## style and import order
 type: setup ## static types
 	@$(BIN)/pyright
 
-check-lerobot: gl ## the lerobot package, in an environment of its own, reads our demonstrations bit for bit (downloads gigabytes)
-	@test -x .venv-lerobot/bin/python || "$(PYTHON)" -m venv .venv-lerobot
-	@.venv-lerobot/bin/python -m pip install --quiet --disable-pip-version-check 'lerobot[dataset]==0.6.1'
+$(LEROBOT)/.installed: tests/lerobot/constraints.txt
+	@test -x $(LEROBOT)/bin/python || "$(PYTHON)" -m venv $(LEROBOT)
+	@echo "Installing LeRobot into $(LEROBOT) (downloads gigabytes) ..."
+	@$(LEROBOT)/bin/python -m pip install --quiet --disable-pip-version-check -c $< 'lerobot[molmoact2,dataset]==0.6.1'
+	@touch $@
+
+check-lerobot: gl $(LEROBOT)/.installed ## the lerobot package, in an environment of its own, reads our demonstrations bit for bit (downloads gigabytes)
 	@rm -rf outputs/check-lerobot
 	@$(BIN)/python tests/sft/check_with_lerobot.py record outputs/check-lerobot
-	@.venv-lerobot/bin/python tests/sft/check_with_lerobot.py check outputs/check-lerobot
+	@$(LEROBOT)/bin/python tests/sft/check_with_lerobot.py check outputs/check-lerobot
 	@$(BIN)/python tests/sft/check_with_lerobot.py read outputs/check-lerobot
+
+test-lerobot: setup $(LEROBOT)/.installed ## the same environment: a tiny checkpoint means the same to lerobot and to us (RECORD=1 keeps the result)
+	@rm -rf outputs/test-lerobot
+	@OMP_NUM_THREADS=1 PYTHONPATH=src:tests/policy $(BIN)/python tests/lerobot/parity_ours.py outputs/test-lerobot
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEROBOT)/bin/python tests/lerobot/parity_theirs.py outputs/test-lerobot \
+		>outputs/test-lerobot/theirs.log 2>&1 || { tail -40 outputs/test-lerobot/theirs.log; exit 1; }
+	@$(BIN)/python tests/lerobot/parity_compare.py outputs/test-lerobot $(if $(RECORD),--record)
 
 gpu-bundle: gl ## dist/gpu-bundle: everything but torch for a machine without a network (docs/offline.md)
 	@$(BIN)/python scripts/gpu_bundle.py
@@ -71,4 +83,4 @@ bench-lerobot: gl ## our simulator against lerobot-env-so101, which gets an envi
 	@$(BIN)/python benchmarks/lerobot_env.py
 
 clean: ## remove the virtual environment and caches (never outputs/)
-	@rm -rf $(VENV) .venv-lerobot .venv-so101 .venv-gpu-machine dist .pytest_cache .ruff_cache
+	@rm -rf $(VENV) $(LEROBOT) .venv-so101 .venv-gpu-machine dist .pytest_cache .ruff_cache

@@ -57,7 +57,7 @@ def release_config(tokenizer: Any) -> dict[str, Any]:
             "model_type": "molmoact2", **heads, "vit_layers": [-2, -3], "pooling_attention_mask": True,
             "hidden_size": 64, "attention_dropout": 0.0, "residual_dropout": 0.0, "hidden_act": "silu",
             "intermediate_size": 96, "text_hidden_size": HIDDEN, "image_feature_dropout": 0.0,
-            "initializer_range": 0.02,
+            "initializer_range": 0.02, "attn_implementation": "sdpa",
         },
         "action_expert_config": {
             "model_type": "molmoact2_action_expert", "hidden_size": EXPERT_WIDTH, "num_layers": LAYERS, "num_heads": 2,
@@ -171,8 +171,9 @@ def write_release(directory: Path, codec: FastCodec, *, shards: int = 3) -> Path
     (directory / "config.json").write_text(json.dumps(config, indent=2))
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": config["eos_token_id"]}))
     (directory / "norm_stats.json").write_text(json.dumps(norm_stats(LOW_DEG, HIGH_DEG)))
+    columns = {"image_use_col_tokens": True, "use_single_crop_col_tokens": False}
     processor = {"image_processor": {"crop_mode": "resize", "patch_size": 8, "size": {"height": 40, "width": 40}}}
-    (directory / "processor_config.json").write_text(json.dumps({**processor, "image_use_col_tokens": True}))
+    (directory / "processor_config.json").write_text(json.dumps({**processor, **columns}))
     (directory / "chat_template.jinja").write_text("{{ messages }}")
     (directory / "configuration_molmoact2.py").write_text("raise SystemExit('remote code ran')\n")
     write_shards(directory, release_weights(config), shards)

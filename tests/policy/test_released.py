@@ -307,6 +307,16 @@ def tile_pictures(directory: Path) -> None:
     )
 
 
+def picture_edit(**changes: Any) -> Callable[[Path], None]:
+    return lambda directory: edit_json(
+        directory / "processor_config.json", lambda b: b["image_processor"].update(changes)
+    )
+
+
+def processor_edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    return lambda directory: edit_json(directory / "processor_config.json", change)
+
+
 def narrow_codec(directory: Path) -> None:
     edit_json(directory / "config.json", lambda c: c.update(num_action_tokens=511))
 
@@ -357,7 +367,32 @@ CASES: dict[str, tuple[Callable[[Path], Any], type[IntegrityError]]] = {
     "tables of another format": (
         lambda d: edit_json(d / "norm_stats.json", lambda b: b.update(format="v2")), refusals.TableFormat
     ),
+    "tables of extremes": (
+        lambda d: edit_json(d / "norm_stats.json", lambda b: b.update(norm_mode="min_max")), refusals.TableFormat
+    ),
+    "tables that do not say of what": (
+        lambda d: edit_json(d / "norm_stats.json", lambda b: b.pop("norm_mode")), refusals.TableFormat
+    ),
+    "another end of answers": (config_edit(eos_token_id=1), refusals.ActionIds),
     "tiled pictures": (tile_pictures, refusals.UnsupportedFeature),
+    "pictures cut as nobody says": (
+        processor_edit(lambda b: b["image_processor"].pop("crop_mode")), refusals.UnsupportedFeature
+    ),
+    "no word about pictures": (processor_edit(lambda b: b.pop("image_processor")), refusals.UnsupportedFeature),
+    "rows with ends": (
+        processor_edit(lambda b: b.update(use_single_crop_col_tokens=True)), refusals.UnsupportedFeature
+    ),
+    "rows with ends by default": (
+        processor_edit(lambda b: b.pop("use_single_crop_col_tokens")), refusals.UnsupportedFeature
+    ),
+    "pictures of another size": (picture_edit(size={"height": 56, "width": 56}), refusals.UnsupportedFeature),
+    "pictures in other patches": (picture_edit(patch_size=14), refusals.UnsupportedFeature),
+    "another pooling": (picture_edit(pooling_size=[3, 3]), refusals.UnsupportedFeature),
+    "another mean": (picture_edit(image_mean=[0.48, 0.46, 0.41]), refusals.UnsupportedFeature),
+    "another resampling": (picture_edit(resample=3), refusals.UnsupportedFeature),
+    "a processor that is no object": (
+        lambda d: (d / "processor_config.json").write_text("[]"), refusals.DamagedFile
+    ),
     "continuous state": (config_edit(state_format="continuous"), refusals.UnsupportedFeature),
     "two observations": (config_edit(n_obs_steps=2), refusals.UnsupportedFeature),
     "another model": (config_edit(model_type="llama"), refusals.UnsupportedFeature),

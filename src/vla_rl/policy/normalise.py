@@ -21,6 +21,7 @@ from vla_rl.policy.prompt import SO101, Wording
 
 FILE_NAME = "norm_stats.json"
 FORMAT = "molmoact2_norm_stats.v1"
+NORM_MODE = "q01_q99"
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class NormStats:
             "setup_type": wording.setup, "control_mode": wording.control_mode,
             "quantile": self.quantile, "state_stats": _stats(self.state), "action_stats": _stats(self.action),
         }  # fmt: skip
-        payload = {"format": FORMAT, "norm_mode": "q01_q99", "metadata_by_tag": {self.tag: entry}}
+        payload = {"format": FORMAT, "norm_mode": NORM_MODE, "metadata_by_tag": {self.tag: entry}}
         (directory / FILE_NAME).write_text(json.dumps(payload, indent=2) + "\n")
 
 

@@ -35,9 +35,15 @@ from vla_rl.policy.refusals import (
     VocabularyLayout,
 )
 from vla_rl.policy.sources import CONFIG, RELEASED, read_config
+from vla_rl.policy.tokenizer import TURN_END
 from vla_rl.policy.weightfiles import FLOATS, WeightFiles, check_finite
 
 TOKENIZER, PROCESSOR = "tokenizer.json", "processor_config.json"
+# What the image processor of the release does unless it is told otherwise.
+_RELEASED_PICTURES = {
+    "crop_mode": "overlap-and-resize-c2", "size": {"height": 378, "width": 378}, "patch_size": 14,
+    "pooling_size": [2, 2], "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 2,
+}  # fmt: skip
 _BLOCK = re.compile(r"\.blocks\.(\d+)\.")
 
 
@@ -174,6 +180,8 @@ def check_ids(raw: dict[str, Any], tokenizer: Tokenizer, *, where: str) -> None:
         found, stated = ids(f"<{token}>"), raw.get(f"{token}_token_id", expected)
         if found is None or not found == expected == stated:
             raise ActionIds(f"<{token}> is token {found}; expected {expected}, stated {stated}", where=where)
+    if (stated := raw.get("eos_token_id", ids(TURN_END))) != ids(TURN_END):
+        raise ActionIds(f"an answer ends with token {stated}, not with {TURN_END} ({ids(TURN_END)})", where=where)
     text = raw.get("text_config") or {}
     stated = [raw.get(key) for key in ("state_token_start_id", "image_end_token_id", "image_patch_id")]
     stated += [text.get(key, 0) for key in ("vocab_size", "additional_vocab_size")]
@@ -206,12 +214,30 @@ def check_inputs(opened: Opened) -> None:
             )
     path = opened.directory / PROCESSOR
     if path.is_file():
-        try:
-            crop = json.loads(path.read_text()).get("image_processor", {}).get("crop_mode", "resize")
-        except (ValueError, AttributeError) as error:
-            raise DamagedFile(f"{PROCESSOR} cannot be read: {error}", where=str(path)) from error
-        if crop != "resize":
-            raise UnsupportedFeature(f"pictures are cut by crop_mode {crop!r}, only 'resize' is built", where=str(path))
+        _check_pictures(opened, path)
+
+
+def _check_pictures(opened: Opened, path: Path) -> None:
+    """Compare a processor file with the pictures that are built: one view, no ends of rows. What it leaves out has the
+    value that the release's own classes give it, which cut pictures into tiles and mark every row's end."""
+    try:
+        body = json.loads(path.read_text())
+        stated = {**_RELEASED_PICTURES, **(body.get("image_processor") or {})}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise DamagedFile(f"{PROCESSOR} cannot be read: {error}", where=str(path)) from error
+    vision = opened.config.vision_config
+    size = [*zip(("height", "width"), vision.image_size, strict=False)]
+    wanted = {**_RELEASED_PICTURES, "crop_mode": "resize", "size": dict(size), "patch_size": vision.patch_size}
+    for key, value in wanted.items():
+        if stated[key] != value:
+            raise UnsupportedFeature(
+                f"pictures are made with {key} {stated[key]!r}, only {value!r} is built", where=f"{path}, {key}"
+            )
+    columns = body.get("use_single_crop_col_tokens")
+    if columns if columns is not None else body.get("image_use_col_tokens", True):
+        raise UnsupportedFeature(
+            "a token ends every row of a picture, which is not built", where=f"{path}, use_single_crop_col_tokens"
+        )
 
 
 def check_network(opened: Opened, tokenizer: Tokenizer) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from vla_rl.policy.joint_frames import RIG, V21, state_frame
-from vla_rl.policy.normalise import FILE_NAME, FORMAT, JOINTS, NormStats, QuantileTable
+from vla_rl.policy.normalise import FILE_NAME, FORMAT, JOINTS, NORM_MODE, NormStats, QuantileTable
 from vla_rl.policy.prompt import CONTROL_MODE, SETUP, Wording
 from vla_rl.policy.refusals import JointFrame, TableFormat, UnknownNormTag, UnsupportedFeature
 
@@ -126,6 +126,8 @@ def _entries(path: Path) -> dict[str, Any]:
         payload = json.loads(path.read_text())
         if payload["format"] != FORMAT:
             raise ValueError(f"format {payload['format']!r} is not {FORMAT!r}")
+        if (mode := payload.get("norm_mode", "min_max")) != NORM_MODE:  # the default is the release's
+            raise ValueError(f"norm_mode {mode!r} is not {NORM_MODE!r}")
         return dict(payload["metadata_by_tag"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise TableFormat(f"no usable normalisation tables: {error}", where=str(path)) from error
