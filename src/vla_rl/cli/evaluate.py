@@ -182,10 +182,12 @@ def _play(
             finished=kept.episodes,
             on_episode=keep,
         )
-    digests = {"digest": made_under["policy_digest"]}
+    told: dict[str, str | bool | None] = {"digest": made_under["policy_digest"]}
     if getattr(policy, "head", None) == FLOW:
-        digests["token_digest"] = policy.digest(AR)  # by which runs, which train the token head, know it
-    return Played.of(result, kept, plan.recorded, digests)
+        told["token_digest"] = policy.digest(AR)  # by which runs, which train the token head, know it
+    if getattr(policy, "stale", False):
+        told["stale"] = True
+    return Played.of(result, kept, plan.recorded, told)
 
 
 def _sampler(reader: ConfigReader, policy: Any, run_seed: int) -> Any:
