@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from vla_rl.config.compose import compose
+from vla_rl.policy.flow_config import ExpertSizes
 from vla_rl.policy.molmo2 import TwinArchitecture
 from vla_rl.policy.prompt import CAMERAS
 from vla_rl.sft import lerobot
@@ -29,6 +30,7 @@ EXPERT: dict[str, Any] = dict(
     calibration_error_deg=(0.0,) * 6,
 )
 TASK = "put the boat on the disk"
+SIZES = ExpertSizes(width=16, heads=2, mlp_ratio=2.0, mlp_multiple=8, time_features=8)
 TINY = TwinArchitecture(
     image_px=32, patch_px=8, vision_width=32, vision_layers=2, vision_mlp=64, text_width=64, text_layers=2,
     text_kv_heads=1, text_mlp=128, adapter_mlp=64, rope_theta=1000.0,
