@@ -11,8 +11,10 @@ import numpy as np
 from vla_rl.config.compose import compose
 from vla_rl.policy.flow_config import ExpertSizes
 from vla_rl.policy.molmo2 import TwinArchitecture
+from vla_rl.policy.policy import VlaPolicy, new_twin
 from vla_rl.policy.prompt import CAMERAS
 from vla_rl.sft import lerobot
+from vla_rl.sft.dataset import Demonstrations, fit_statistics
 from vla_rl.sft.demos import DemoSummary, record_demos
 from vla_rl.sft.feature_stats import picture_histogram
 from vla_rl.sft.recipe import DemoRecipe, ExpertJobs, expert_recipe
@@ -47,6 +49,12 @@ def record(out_dir: Path, what: DemoRecipe | None = None, **changes: Any) -> Dem
     """`record_demos` with the settings of these tests."""
     settings: dict[str, Any] = dict(workers=1, on_event=lambda event: None, max_wall_s=None)
     return record_demos(out_dir=out_dir, recipe=what or recipe(), **(settings | changes))
+
+
+def tiny_twin(demos: Demonstrations) -> VlaPolicy:
+    """A fresh twin with statistics and codec of some demonstrations; the same weights every time."""
+    stats, codec = fit_statistics(demos, codec_scale=15, codec_vocab=512)
+    return new_twin(codec=codec, stats=stats, task="pick up the boat", seed=0, architecture=TINY)
 
 
 def dataset_digest(directory: Path) -> dict[str, str]:
