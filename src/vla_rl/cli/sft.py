@@ -84,9 +84,9 @@ def _train(reader: ConfigReader, options: Options, view: FittingView) -> tuple[P
     base, start = _start(settings, objective)
     directory = open_directory(reader, Path(job.dir or new_run_dir("sft")))
     policy = _policy(reader, settings, base, start, demos, job.seed, view)
+    fresh, width = settings.expert == FRESH, settings.expert_width
     if objective.has_flow:
-        fresh = settings.expert == FRESH
-        expert_to_train(policy, start, fresh=fresh, width=settings.expert_width, seed=job.seed)
+        expert_to_train(policy, start, fresh=fresh, width=width, seed=job.seed)
     policy.to(device)
     counts = [_millions(policy.model), *([_millions(policy.expert)] if policy.expert is not None else [])]
     told = " and an action expert of ".join(counts)
@@ -145,8 +145,8 @@ def _start(settings: SftConfig, objective: Objective) -> tuple[Path | None, Star
     from vla_rl.policy.sources import Sources
 
     base, start = _base(settings), FRESH_TWIN
+    sources = Sources(settings.base_norm_tag, settings.base_fast_tokenizer)
     if base is not None:
-        sources = Sources(settings.base_norm_tag, settings.base_fast_tokenizer)
         start = Start.of(read_parts(base, sources)) if has_action_tokens(base) else OTHER_MODEL
     fresh, allow = settings.expert == FRESH, settings.allow_stale_head
     check_transition(start, objective, fresh_expert=fresh, allow_stale=allow)

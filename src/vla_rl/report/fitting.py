@@ -18,8 +18,10 @@ from vla_rl.rollout.jsonl import read_jsonl
 from vla_rl.sft.events import PolicySaved, SftEvaluated, SftLogged, SftStopped
 
 UNIT = "evaluation"
-TERMS = (("loss", "loss", ".3f"), ("token loss", "token_loss", ".3f"), ("flow loss", "flow_loss", ".4f"))
-OUTCOMES = ("token accuracy", "success", "95 % interval", "touched", "pinched", "reward, cm")
+TOKENS = (("loss", "loss", ".3f"), ("token accuracy", "accuracy", ".3f"))  # heading, key, format
+FLOW = (("flow loss", "flow_loss", ".4f"),)
+BOTH = (("token loss", "token_loss", ".3f"), *FLOW)
+OUTCOMES = ("success", "95 % interval", "touched", "pinched", "reward, cm")
 
 
 class FittingView:
@@ -65,7 +67,8 @@ def curve(directory: Path) -> Table | None:
     head = f"{NAMES[first['head']]}, " if "head" in first else ""
     title = f"Learning curve, {head}temperature {first['temperature']:g}, {first['trials']} seeds"
     table = Table(title=title, title_justify="left")
-    terms = TERMS if any(entry.get("flow_loss") is not None for entry in log) else TERMS[:1]
+    has_flow, has_tokens = (any(entry.get(key) is not None for entry in log) for key in ("flow_loss", "accuracy"))
+    terms = TOKENS if not has_flow else BOTH if has_tokens else FLOW
     for heading in ("step", *(heading for heading, _, _ in terms), *OUTCOMES):
         table.add_column(heading, justify="right")
     for row in evaluations:
@@ -73,7 +76,6 @@ def curve(directory: Path) -> Table | None:
         table.add_row(
             str(row["step"]),
             *(number(logged.get(key), form) for _, key, form in terms),
-            number(logged.get("accuracy"), ".3f"),
             f"{row['successes']}/{row['trials']}",
             f"[{row['success_low']:.2f}, {row['success_high']:.2f}]",
             str(row["touched"]),
