@@ -168,7 +168,7 @@ class SftTrainer:
         """
         self.started = self.logged_at = time.monotonic()
         self._restore()
-        self.policy.model.requires_grad_(self.objective.trains_trunk)
+        self.policy.model.requires_grad_(True)
         if self.objective.has_flow:
             own_expert(self.policy).requires_grad_(True)
         saved_at = time.monotonic()
