@@ -108,3 +108,75 @@ def test_training_starts_from_a_model_that_is_given_action_tokens_and_goes_on_fr
     assert code == 2 and "/nowhere" in said
     code, said = sft(f"sft.base={first / 'policy'}", "twin.text_width=64", f"run.dir={tmp_path / 'y'}")
     assert code == 2 and "nothing reads twin.text_width" in said
+
+
+@pytest.fixture(scope="module")
+def joint(demos, tmp_path_factory):
+    """A fresh twin trained on both heads, with evaluations of its flow head."""
+    directory = tmp_path_factory.mktemp("sft") / "joint"
+    played = "sft.eval_every=4 sft.eval_head=flow eval.seeds=300 pool=serial sim.max_ticks=30 sim.image_px=56".split()
+    heads = "sft.objective=joint sft.insulate=true sft.expert_width=32 sft.expert_lr=1e-3".split()
+    assert main(["sft", f"sft.demos={demos}", *SFT, *heads, *played, f"run.dir={directory}"]) == 0
+    return directory
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_both_heads_are_trained_evaluated_and_served(joint, capfd):
+    rows, played = lines(joint / "sft.jsonl"), lines(joint / "eval.jsonl")
+    assert all(row["loss"] == pytest.approx(row["flow_loss"] + row["token_loss"]) for row in rows) and len(rows) == 4
+    assert [(row["step"], row["head"], row["tokens"], row["trials"]) for row in played] == [
+        (0, "flow", 0, 1), (4, "flow", 0, 1),
+    ]  # fmt: skip
+    assert main(["checkpoint", "validate", str(joint / "policy")]) == 0
+    state = {"trained_by": "joint", "insulated": True, "stale": False}
+    assert json.loads((joint / "policy" / "checkpoint.json").read_text())["heads"] == {"ar": state, "flow": state}
+    assert main(["sft", f"run.resume={joint}"]) == 0
+    shown = capfd.readouterr().err
+    assert "Learning curve, flow head" in shown
+    assert f"{rows[-1]['token_loss']:.3f}" in shown and f"{rows[-1]['flow_loss']:.4f}" in shown
+    assert len(lines(joint / "eval.jsonl")) == 2
+
+
+def test_a_closed_cell_is_told_before_anything_is_made_and_its_remedy_leads_on(demos, joint, tmp_path, capfd):
+    def sft(name, *arguments):
+        base = ["sft", f"sft.demos={demos}", *STEPS, f"sft.base={joint / 'policy'}", f"run.dir={tmp_path / name}"]
+        return main([*base, *arguments]), capfd.readouterr().err
+
+    code, said = sft("ar")
+    assert code == 2 and "sft.allow_stale_head=true" in said and not (tmp_path / "ar").exists()
+    code, said = sft("ar", "sft.allow_stale_head=true")
+    assert code == 0, said
+    left = tmp_path / "ar" / "policy"
+    evaluate = ["eval", f"policy.checkpoint={left}", "policy.serve_head=flow", "eval.seeds=300", "sim.max_ticks=30"]
+    evaluate += ["pool=serial", "sim.image_px=56", "run.device=cpu", "--video", "none"]
+    assert main([*evaluate, f"run.dir={tmp_path / 'told'}"]) == 2 and "stale" in capfd.readouterr().err
+    assert main([*evaluate, f"run.dir={tmp_path / 'leg'}", "policy.allow_stale_head=true"]) == 0
+    assert json.loads((tmp_path / "leg" / "eval.json").read_text())["policy"]["stale"] is True
+    capfd.readouterr()
+    code, said = sft("again", f"sft.base={left}", "sft.objective=flow", "sft.insulate=true", "run.max_wall_s=0")
+    assert code == 0 and "stopped" in said
+    assert main(["sft", f"run.resume={tmp_path / 'again'}"]) == 0
+    before, after = (load_file(d / "model.safetensors") for d in (left, tmp_path / "again" / "policy"))
+    moved = {name for name in before if (before[name] != after[name]).any()}
+    assert moved and all("action_expert" in name for name in moved)
+    assert main(evaluate[:1] + [f"policy.checkpoint={tmp_path / 'again' / 'policy'}", *evaluate[2:],
+                                f"run.dir={tmp_path / 'whole'}"]) == 0  # fmt: skip
+    assert "stale" not in json.loads((tmp_path / "whole" / "eval.json").read_text())["policy"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["sft.objective=flow"], "fresh twin"),
+        (["sft.ce_weight=0.5"], "sft.objective=joint"),
+        (["sft.objective=joint", "sft.eval_head=flow", "sft.eval_every=2", "eval.temperature=0.7"], "temperature 0.7"),
+        (["sft.objective=both"], "sft.objective"),
+        (["sft.objective=joint", "sft.expert_width=40"], "heads 32 wide"),
+    ],
+)
+def test_objectives_that_cannot_be_are_refused(demos, tmp_path, capfd, overrides, says):
+    assert main(["sft", f"sft.demos={demos}", *SFT, *overrides, f"run.dir={tmp_path / 'run'}"]) == 2
+    assert says in capfd.readouterr().err

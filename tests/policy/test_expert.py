@@ -34,7 +34,7 @@ def raw() -> dict[str, Any]:
 
 
 def draws(config: FlowConfig, rows: int, ticks: int, seed: int = 0) -> Draws:
-    return Draws.of(config, np.random.default_rng(seed), rows, ticks, "cpu")
+    return Draws.of(config, [np.random.default_rng([seed, row]) for row in range(rows)], ticks, "cpu")
 
 
 # ---------------------------------------------------------------------------------------------------------- network
@@ -324,11 +324,15 @@ def test_the_loss_of_a_row_is_the_same_in_any_batch(flow_policy, batch):
             assert torch.allclose(alone, together[rows], rtol=1e-5)
 
 
-def test_draws_depend_on_their_stream_alone(flow_policy):
+def test_draws_of_a_row_depend_on_its_own_stream_alone(flow_policy):
     config = flow_policy.expert.config
-    one, two, other = (Draws.of(config, stream("test", key), 4, 30, "cpu") for key in (1, 1, 2))
-    assert torch.equal(one.noise_BTA, two.noise_BTA) and torch.equal(one.time_B, two.time_B)
-    assert not torch.equal(one.noise_BTA, other.noise_BTA) and one.noise_BTA.shape == (4, 30, 32)
+
+    def drawn(*keys: int) -> Draws:
+        return Draws.of(config, (stream("test", key) for key in keys), 30, "cpu")
+
+    whole, turned = drawn(1, 2, 3, 4), drawn(3, 1)
+    assert whole.noise_BTA.shape == (4, 30, 32) and len(set(whole.time_B.tolist())) == 4
+    assert torch.equal(turned.noise_BTA, whole.noise_BTA[[2, 0]]) and torch.equal(turned.time_B, whole.time_B[[2, 0]])
 
 
 def test_a_few_updates_teach_a_new_expert(codec: FastCodec, stats: NormStats, observations: list[Observation]):
@@ -339,7 +343,7 @@ def test_a_few_updates_teach_a_new_expert(codec: FastCodec, stats: NormStats, ob
     optimizer = torch.optim.Adam(expert.parameters(), 5e-3)
     losses = []
     for step in range(150):
-        drawn = Draws.of(expert.config, stream("test", step), 2, 30, "cpu")
+        drawn = Draws.of(expert.config, (stream("test", step, row) for row in range(2)), 30, "cpu")
         loss = flow_loss(policy, frames, states, actions, drawn, insulate=True).mean()
         optimizer.zero_grad()
         loss.backward()

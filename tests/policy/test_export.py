@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from vla_rl.errors import ConfigError, MachineError, UsageError
 from vla_rl.policy import export, refusals
 from vla_rl.policy.export import export_policy
 from vla_rl.policy.fast import FastCodec
+from vla_rl.policy.heads import HeadState
 from vla_rl.policy.metadata import FILE_NAME as METADATA
 from vla_rl.policy.metadata import VERSION, Metadata, read_metadata, write_metadata
 from vla_rl.policy.normalise import NormStats
@@ -196,14 +198,18 @@ def test_the_network_is_walked_once_however_many_shards_there_are(release: Path,
 # ----------------------------------------------------------------------------------------------- metadata versions
 def test_version_0_is_a_directory_without_metadata_and_every_version_has_a_reader(release: Path, tmp_path: Path):
     assert read_metadata(release) == Metadata()
-    written = Metadata(VERSION, "tag", "rig", {"image_token": "<image>"})
+    heads = {"ar": HeadState("joint", insulated=True), "flow": HeadState(None, stale=True)}
+    written = Metadata(VERSION, "tag", "rig", {"image_token": "<image>"}, heads)
     write_metadata(tmp_path, written)
-    assert read_metadata(tmp_path) == written and json.loads((tmp_path / METADATA).read_text())["schema_version"] == 1
+    body = json.loads((tmp_path / METADATA).read_text())
+    assert read_metadata(tmp_path) == written and body["schema_version"] == 2
+    (tmp_path / METADATA).write_text(json.dumps({**body, "schema_version": 1}))
+    assert read_metadata(tmp_path) == replace(written, version=1, heads={})
 
 
-def test_what_is_saved_now_is_of_version_1_and_a_policy_of_version_0_is_the_same(policy: VlaPolicy, tmp_path: Path):
+def test_what_is_saved_now_is_of_version_2_and_a_policy_of_version_0_is_the_same(policy: VlaPolicy, tmp_path: Path):
     policy.save(tmp_path)
-    assert read_metadata(tmp_path) == Metadata(1, "so101_test", "rig", None)
+    assert read_metadata(tmp_path) == Metadata(2, "so101_test", "rig", None)
     (tmp_path / METADATA).unlink()
     older = load_policy(checkpoint=str(tmp_path), device="cpu", serve_head="ar", task=TASK)
     assert older.origin and older.origin.metadata.version == 0 and older.joint_frame == "rig"
@@ -220,6 +226,11 @@ def test_what_is_saved_now_is_of_version_1_and_a_policy_of_version_0_is_the_same
         '{"schema_version": []}',
         '{"schema_version": 1, "norm_tag": null, "joint_frame": "v30", "adapter": null}',
         '{"schema_version": 1, "norm_tag": ["x"], "joint_frame": null, "adapter": null}',
+        '{"schema_version": 2, "norm_tag": null, "joint_frame": null, "adapter": null}',
+        *(
+            '{"schema_version": 2, "norm_tag": null, "joint_frame": null, "adapter": null, "heads": ' + heads + "}"
+            for heads in ("[]", '{"ar": {"stal": true}}', '{"ar": {"stale": 1}}', '{"text": {}}', '{"ar": []}')
+        ),
     ],
 )
 def test_metadata_from_the_future_or_damaged_is_refused(release_copy: Path, body: str):

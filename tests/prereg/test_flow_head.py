@@ -6,10 +6,13 @@ import pytest
 import torch
 from bench import DRAFT, TINY, prereg, refused
 
+from vla_rl.cli.prereg.collecting import evaluation_of
 from vla_rl.config.schema import PolicyConfig
 from vla_rl.policy.expert_files import new_expert
 from vla_rl.policy.flow_config import ExpertSizes
 from vla_rl.policy.policy import load_policy
+from vla_rl.prereg.folder import Folder
+from vla_rl.prereg.registered import config_of
 
 SIZES = ExpertSizes(width=16, heads=2, mlp_ratio=2.0, mlp_multiple=16, time_features=8)
 OTHER = (
@@ -54,6 +57,21 @@ def test_the_other_head_is_measured_on_the_very_policies_of_the_run(bench):
     assert len(digests) == 4  # each head of each policy has its own
     assert all(row["tokens"] == 0 for row in after["episodes"])
     assert prereg("verify", "E1") == 0
+
+
+def test_a_measurement_that_names_its_head_may_find_it_stale_and_another_may_not(bench):
+    bench.frozen("E1", BOTH)
+    registration = Folder(bench.experiments, "E1").load().registration
+    config = config_of(registration, registration.ladder[0].id, "baseline")
+    trees = {
+        m.id: evaluation_of(registration, config, m, "exported", bench.root / "out").tree["policy"]
+        for m in registration.measurements
+        if m.kind == "evaluation"
+    }
+    legs = {name: tree for name, tree in trees.items() if name.startswith("flow_")}
+    assert len(legs) == 2 < len(trees)
+    assert all(tree["serve_head"] == "flow" and tree["allow_stale_head"] for tree in legs.values())
+    assert not any(tree["allow_stale_head"] for name, tree in trees.items() if name not in legs)
 
 
 def test_a_registered_run_of_the_flow_head_and_a_temperature_of_it_are_refused(bench, capsys):

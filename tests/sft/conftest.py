@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from sft_support import TINY, record
+from sft_support import record, tiny_twin
 
-from vla_rl.policy.policy import VlaPolicy, new_twin
-from vla_rl.sft.dataset import Demonstrations, fit_statistics, open_demonstrations
+from vla_rl.policy.policy import VlaPolicy
+from vla_rl.sft.dataset import Demonstrations, open_demonstrations
 
 
 @pytest.fixture(scope="session")
@@ -29,5 +29,4 @@ def demos(demo_dir: Path) -> Demonstrations:
 def twin(demos: Demonstrations) -> VlaPolicy:
     """A fresh tiny twin with statistics and codec of the demonstrations; the same weights every time."""
     torch.set_num_threads(1)
-    stats, codec = fit_statistics(demos, codec_scale=15, codec_vocab=512)
-    return new_twin(codec=codec, stats=stats, task="pick up the boat", seed=0, architecture=TINY)
+    return tiny_twin(demos)

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from vla_rl.config.compose import compose
+from vla_rl.policy.flow_config import ExpertSizes
 from vla_rl.policy.molmo2 import TwinArchitecture
+from vla_rl.policy.policy import VlaPolicy, new_twin
 from vla_rl.policy.prompt import CAMERAS
 from vla_rl.sft import lerobot
+from vla_rl.sft.dataset import Demonstrations, fit_statistics
 from vla_rl.sft.demos import DemoSummary, record_demos
 from vla_rl.sft.feature_stats import picture_histogram
 from vla_rl.sft.recipe import DemoRecipe, ExpertJobs, expert_recipe
@@ -29,6 +32,7 @@ EXPERT: dict[str, Any] = dict(
     calibration_error_deg=(0.0,) * 6,
 )
 TASK = "put the boat on the disk"
+SIZES = ExpertSizes(width=16, heads=2, mlp_ratio=2.0, mlp_multiple=8, time_features=8)
 TINY = TwinArchitecture(
     image_px=32, patch_px=8, vision_width=32, vision_layers=2, vision_mlp=64, text_width=64, text_layers=2,
     text_kv_heads=1, text_mlp=128, adapter_mlp=64, rope_theta=1000.0,
@@ -45,6 +49,12 @@ def record(out_dir: Path, what: DemoRecipe | None = None, **changes: Any) -> Dem
     """`record_demos` with the settings of these tests."""
     settings: dict[str, Any] = dict(workers=1, on_event=lambda event: None, max_wall_s=None)
     return record_demos(out_dir=out_dir, recipe=what or recipe(), **(settings | changes))
+
+
+def tiny_twin(demos: Demonstrations) -> VlaPolicy:
+    """A fresh twin with statistics and codec of some demonstrations; the same weights every time."""
+    stats, codec = fit_statistics(demos, codec_scale=15, codec_vocab=512)
+    return new_twin(codec=codec, stats=stats, task="pick up the boat", seed=0, architecture=TINY)
 
 
 def dataset_digest(directory: Path) -> dict[str, str]:

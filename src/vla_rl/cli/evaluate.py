@@ -19,11 +19,11 @@ from vla_rl.cli.evaluation_files import (
 )
 from vla_rl.cli.options import Options, parse, print_json
 from vla_rl.cli.resume import compose_or_resume, open_directory
+from vla_rl.cli.sampling import sampler_of
 from vla_rl.cli.sealed import FREE_AT_RESUME, choose_directory, conditions, say_stopped, without_leftovers
 from vla_rl.cli.startup import prepare_torch
-from vla_rl.config.build import build
 from vla_rl.config.reader import ConfigReader
-from vla_rl.config.schema import EvalConfig, EvalJobConfig, SamplerConfig
+from vla_rl.config.schema import EvalConfig, EvalJobConfig
 from vla_rl.errors import EXIT_OK, ConfigError
 from vla_rl.evals import blind
 from vla_rl.evals.kept import FOLDER, Deadline, Kept, KeptEpisodes, OutOfTime, count_kept, discard_kept
@@ -155,7 +155,7 @@ def _play(
 
     device = prepare_torch(job.device, job.threads, job.seed)
     policy = reader.component("policy", device=device)
-    sampler = _sampler(reader, policy, job.seed)
+    sampler = sampler_of(reader, policy, getattr(policy, "head", None), job.seed)
     with reader.component("pool", env_spec=reader.component_spec("sim"), plugins=reader.plugins) as pool:
         slots, temperature, scene = settings.slots, settings.temperature, scene_facts(policy, pool)
         reader.check_consumed()
@@ -182,19 +182,12 @@ def _play(
             finished=kept.episodes,
             on_episode=keep,
         )
-    digests = {"digest": made_under["policy_digest"]}
+    told: dict[str, str | bool | None] = {"digest": made_under["policy_digest"]}
     if getattr(policy, "head", None) == FLOW:
-        digests["token_digest"] = policy.digest(AR)  # by which runs, which train the token head, know it
-    return Played.of(result, kept, plan.recorded, digests)
-
-
-def _sampler(reader: ConfigReader, policy: Any, run_seed: int) -> Any:
-    """The sampler of the head that the policy acts with. Our own token sampler stands for both; another one is built
-    as it is named."""
-    node = reader.component_spec("sampler")
-    if getattr(policy, "head", None) == FLOW and node["_target_"] == SamplerConfig._target_:
-        node["_target_"] = "vla_rl.policy.flow_sampler.FlowSampler"
-    return build(node, {"policy": policy, "run_seed": run_seed}, plugins=reader.plugins, where="sampler")
+        told["token_digest"] = policy.digest(AR)  # by which runs, which train the token head, know it
+    if getattr(policy, "stale", False):
+        told["stale"] = True
+    return Played.of(result, kept, plan.recorded, told)
 
 
 def _play_expert(reader: ConfigReader, plan: Plan, directory: Path, deadline: Deadline, on_event: OnEvent) -> Played:

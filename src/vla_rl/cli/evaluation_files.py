@@ -30,22 +30,22 @@ RECORD, TRACES, SHEET, VIDEOS = "eval.json", "traces.jsonl", "contact_sheet.png"
 
 @dataclass(frozen=True)
 class Played:
-    """A finished evaluation: its result, digests of the policy, three looks by seed, and what it takes to run some of
-    it again."""
+    """A finished evaluation: its result, what the policy itself tells of it (digests, a stale head), three looks by
+    seed, and what it takes to run some of it again."""
 
     result: EvalResult
-    digests: dict[str, str | None]
+    told: dict[str, str | bool | None]
     looks: dict[int, Looks]
     recordings: tuple[Recording, ...]
 
     @classmethod
     def of(
-        cls, result: EvalResult, kept: KeptEpisodes, recorded: Sequence[int], digests: Mapping[str, str | None]
+        cls, result: EvalResult, kept: KeptEpisodes, recorded: Sequence[int], told: Mapping[str, str | bool | None]
     ) -> Played:
         """From what was kept of its episodes; `recorded` are the seeds that will be run again."""
         by_seed = {spec.seed: each for spec, each in kept.by_spec.items()}
         looks = {seed: each.looks for seed, each in by_seed.items() if each.looks is not None}
-        return cls(result, dict(digests), looks, tuple(by_seed[seed].recording for seed in recorded))
+        return cls(result, dict(told), looks, tuple(by_seed[seed].recording for seed in recorded))
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ def record_of(played: Played, policy: Mapping[str, Any]) -> dict[str, Any]:
     """What `eval.json` holds and --json prints.
 
     Args:
-        policy: which policy it was, see docs/metrics.md; its digests are added.
+        policy: which policy it was, see docs/metrics.md; what it told of itself is added.
     """
     result = played.result
     episodes = [_episode(episode, result.rewards[episode.spec.seed]) for episode in result.episodes]
     return {
-        "policy": {**policy, **played.digests},
+        "policy": {**policy, **played.told},
         "summary": {**result.summary, "filmed": 0, "frozen": None},
         "episodes": episodes,
         "files": {"record": RECORD, "videos": []},

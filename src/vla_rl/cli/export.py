@@ -163,4 +163,5 @@ def _checkpoint(spec: str, options: argparse.Namespace) -> VlaPolicy:
     return load_policy(
         checkpoint=spec, device="cpu", serve_head="ar", task=PolicyConfig.task,
         norm_tag=options.norm_tag, fast_tokenizer=options.fast_tokenizer, joint_frame=options.joint_frame,
+        allow_stale_head=True,
     )  # fmt: skip

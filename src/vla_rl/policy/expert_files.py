@@ -79,7 +79,7 @@ def new_expert(policy: VlaPolicy, sizes: ExpertSizes, seed: int) -> ActionExpert
         UnsupportedFeature: sizes that make no expert, or a chunk longer than one may be.
     """
     opened = policy.origin.opened if policy.origin else None
-    if policy.expert is not None or (opened and opened.expert):
+    if has_expert(policy):
         raise ConfigError(
             "the policy has an action expert already", where="new_expert", remedy="train that one (load_expert)"
         )
@@ -124,6 +124,12 @@ def check_expert(origin: Parts | None) -> tuple[Opened, FlowConfig]:
         )
     _check_chunk(config, origin.tables.stats.horizon, len(origin.tables.stats.action.low_deg), where=where)
     return opened, config
+
+
+def has_expert(policy: VlaPolicy) -> bool:
+    """Whether a checkpoint of the policy holds an action expert: a loaded one, or one that is carried along."""
+    opened = policy.origin.opened if policy.origin else None
+    return policy.expert is not None or bool(opened and opened.expert)
 
 
 def expert_tensors(policy: VlaPolicy) -> Iterator[tuple[str, Tensor]]:

@@ -7,7 +7,8 @@ nobody asked for included; one that was loaded counts as trained like the rest. 
 in; a twin is split anew (`shardfiles`). Tables, tokenizer, codec, processor files and configuration are copied. The
 directory appears whole or not at all, and never over another one.
 
-An expert that was not trained along read the old trunk: it is carried along, not kept valid.
+An expert that was not trained along read the old trunk: it is carried along, not kept valid, and the metadata say that
+the flow head is stale.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +32,9 @@ from torch import Tensor
 from vla_rl.errors import ConfigError, MachineError, UsageError
 from vla_rl.files import fsync_path
 from vla_rl.policy.expert_files import expert_config, expert_tensors
+from vla_rl.policy.heads import AR, FLOW, Heads, HeadState, left_behind
 from vla_rl.policy.hf_network import check_hf_weights
+from vla_rl.policy.layout import EXPERT
 from vla_rl.policy.lora import check_merged
 from vla_rl.policy.metadata import write_metadata
 from vla_rl.policy.receipt import Receipt, write_receipt
@@ -73,7 +77,7 @@ def export_policy(policy: VlaPolicy, destination: Path, *, source: Mapping[str, 
     _check_room(policy, policy.origin, destination)
     with appearing(destination) as temporary:
         changed = write_layout(policy, policy.origin, temporary)
-        write_metadata(temporary, policy.metadata)
+        write_metadata(temporary, replace(policy.metadata, heads=_heads(policy, policy.origin, changed)))
         receipt = Receipt.of(temporary, changed=changed, source={**source, "policy_digest": policy.digest()})
         write_receipt(temporary, receipt)
     return receipt
@@ -96,6 +100,16 @@ def write_layout(policy: VlaPolicy, origin: Parts, directory: Path) -> list[str]
         body = {**origin.opened.raw, **expert_config(policy)}
         (directory / CONFIG).write_text(json.dumps(body, indent=2, sort_keys=True) + "\n")
     return sorted(changed)
+
+
+def _heads(policy: VlaPolicy, origin: Parts, changed: Sequence[str]) -> Heads:
+    """What the checkpoint says of its heads. Supervised fine-tuning has told the policy itself; whatever else changed
+    the trunk trained the token head, and left a flow head behind unless its expert changed too."""
+    expert = [name for name in changed if EXPERT.match(name)]
+    if policy.heads != origin.metadata.heads or len(expert) == len(changed):
+        return policy.heads
+    heads = {**policy.heads, AR: HeadState(trained_by="rl")}
+    return left_behind(heads, FLOW) if origin.opened and origin.opened.expert and not expert else heads
 
 
 def _write_shards(policy: VlaPolicy, origin: Parts, files: WeightFiles, directory: Path) -> list[str]:

@@ -17,6 +17,7 @@ width of the trunk's keys over all heads, G key-value heads, V bins.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,11 +49,15 @@ class Draws:
     noise_BTA: Tensor
 
     @classmethod
-    def of(cls, config: FlowConfig, generator: np.random.Generator, rows: int, ticks: int, device: str) -> Draws:
-        """First all times by the config's law, then all noise; drawn on the host, so alike on every device."""
-        time = config.time.draw(generator, rows)
-        noise = generator.standard_normal((rows, ticks, config.max_dim), dtype=np.float32)
-        return cls(torch.from_numpy(time).to(device), torch.from_numpy(noise).to(device))
+    def of(cls, config: FlowConfig, generators: Iterable[np.random.Generator], ticks: int, device: str) -> Draws:
+        """A generator a row: first its time by the config's law, then its noise; drawn on the host, so alike on every
+        device, and a row's draws depend on no other row."""
+        drawn = [
+            (config.time.draw(each, 1), each.standard_normal((ticks, config.max_dim), dtype=np.float32))
+            for each in generators
+        ]
+        times, noise = zip(*drawn, strict=True)
+        return cls(torch.from_numpy(np.concatenate(times)).to(device), torch.from_numpy(np.stack(noise)).to(device))
 
 
 class _Kept:

@@ -2,22 +2,24 @@
 
 In: a directory, or facts about a policy. Out: `Metadata`. Every version that was ever written stays readable: version
 0 is a directory without the file (a downloaded release, a base from before there was one), and each later one has its
-reader in `READERS`. A version from the future is refused, because what it adds may change what the policy does.
+reader in `READERS`; version 2 added the state of the heads. A version from the future is refused, because what it adds
+may change what the policy does.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vla_rl.policy.heads import HEADS, Heads, HeadState
 from vla_rl.policy.joint_frames import FRAMES
 from vla_rl.policy.refusals import SchemaVersion
 
 FILE_NAME = "checkpoint.json"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,14 @@ class Metadata:
         norm_tag: the tag of `norm_stats.json` that the policy was trained on; None if the file must decide.
         joint_frame: ``rig`` or ``v21``, the frame of the tables; None if the state table must decide.
         adapter: parameters of the network's adapter (`vla_rl.policy.hf_adapter`), None for Molmo2-layout networks.
+        heads: what trained each head last, and whether it is stale; a head of which nothing is known is absent.
     """
 
     version: int = 0
     norm_tag: str | None = None
     joint_frame: str | None = None
     adapter: dict[str, Any] | None = field(default=None)
+    heads: Heads = field(default_factory=dict)
 
 
 def read_metadata(directory: Path) -> Metadata:
@@ -51,7 +55,7 @@ def read_metadata(directory: Path) -> Metadata:
         version = body["schema_version"]
         reader = READERS.get(version)
         metadata = reader(body) if reader else None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SchemaVersion(f"{FILE_NAME} cannot be read: {error!r}", where=str(path)) from error
     if metadata is None:
         raise SchemaVersion(
@@ -69,6 +73,7 @@ def write_metadata(directory: Path, metadata: Metadata) -> None:
         "norm_tag": metadata.norm_tag,
         "joint_frame": metadata.joint_frame,
         "adapter": metadata.adapter,
+        "heads": {head: asdict(state) for head, state in sorted(metadata.heads.items())},
     }
     (directory / FILE_NAME).write_text(json.dumps(body, indent=2) + "\n")
 
@@ -84,4 +89,14 @@ def _version_1(body: dict[str, Any]) -> Metadata:
     return Metadata(1, tag, frame, adapter)
 
 
-READERS: dict[int, Callable[[dict[str, Any]], Metadata]] = {1: _version_1}
+def _version_2(body: dict[str, Any]) -> Metadata:
+    heads = {head: HeadState(**state) for head, state in body["heads"].items()}
+    for head, state in heads.items():
+        if head not in HEADS or not isinstance(state.trained_by, str | None):
+            raise ValueError(f"heads.{head} is no state of a head")
+        if not isinstance(state.insulated, bool) or not isinstance(state.stale, bool):
+            raise TypeError(f"insulated and stale of heads.{head} are yes or no")
+    return replace(_version_1(body), version=2, heads=heads)
+
+
+READERS: dict[int, Callable[[dict[str, Any]], Metadata]] = {1: _version_1, 2: _version_2}

@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from vla_rl.policy.expert_files import check_expert, load_expert
 from vla_rl.policy.export import write_layout
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.grammar import REACHABLE, Grammar
-from vla_rl.policy.heads import AR, FLOW, check_head
+from vla_rl.policy.heads import AR, FLOW, Heads, check_head, check_not_stale, is_stale
 from vla_rl.policy.hub import resolve
 from vla_rl.policy.lora import LoraSettings, acting_pairs, check_merged, plain_state
 from vla_rl.policy.metadata import VERSION, Metadata, write_metadata
@@ -58,6 +59,7 @@ class VlaPolicy:
         lora: the adapter beside its projections, see `vla_rl.policy.lora`; None: there is none.
         head: which head acts, ``ar`` (action tokens) or ``flow``.
         expert: the network of the flow head; None unless it was asked for (`vla_rl.policy.expert_files`).
+        heads: what trained each head last, and whether it is stale (`vla_rl.policy.heads`); saved with the policy.
     """
 
     prompt: Any  # a `Prompt` with what its own adapter has put there
@@ -66,6 +68,7 @@ class VlaPolicy:
     lora: LoraSettings | None = None
     head: str = AR
     expert: ActionExpert | None = None
+    heads: Heads = MappingProxyType({})
 
     def __init__(
         self,
@@ -192,7 +195,12 @@ class VlaPolicy:
     @property
     def metadata(self) -> Metadata:
         """What a checkpoint of this policy says about itself."""
-        return Metadata(VERSION, self.stats.tag, self.stats.frame, self.adapter.parameters())
+        return Metadata(VERSION, self.stats.tag, self.stats.frame, self.adapter.parameters(), dict(self.heads))
+
+    @property
+    def stale(self) -> bool:
+        """Whether the trunk has moved since the head that acts was trained, as far as is known."""
+        return is_stale(self.heads, self.head)
 
 
 def new_twin(
@@ -220,6 +228,7 @@ def load_policy(
     joint_frame: str | None = None,
     grammar: str = REACHABLE,
     allow_scene_mismatch: bool = False,
+    allow_stale_head: bool = False,
 ) -> VlaPolicy:
     """Read a checkpoint: a twin, a MolmoAct2 release, an export of either, or another model with action tokens.
 
@@ -238,9 +247,11 @@ def load_policy(
         joint_frame: ``rig`` or ``v21``, for a table that does not tell; a table that does may not contradict it.
         grammar: which bins are legal, ``reachable`` or ``documented`` (`vla_rl.policy.grammar`).
         allow_scene_mismatch: let it act in another scene than the one it was trained in.
+        allow_stale_head: let a head act although the trunk has moved since it was trained.
 
     Raises:
-        ConfigError: another head, no such directory, an unknown tag, no codec, no expert for the flow head.
+        ConfigError: another head or a stale one, no such directory, an unknown tag, no codec, no expert for the flow
+            head.
         CheckpointRefused: a named promise of the layout is broken; see `vla_rl.policy.refusals`.
     """
     check_head(serve_head)
@@ -251,6 +262,7 @@ def load_policy(
     scene = read_training_scene(parts.directory)
     if serve_head == FLOW:
         check_expert(parts)
+    check_not_stale(parts.metadata.heads, serve_head, allow=allow_stale_head, where=str(parts.directory))
     policy = VlaPolicy(
         model=parts.network(DTYPES[dtype]),
         tokenizer=parts.tokenizer,
@@ -263,6 +275,7 @@ def load_policy(
         grammar=grammar,
     )
     policy.training_scene, policy.allow_scene_mismatch = scene, allow_scene_mismatch
+    policy.heads = parts.metadata.heads
     if serve_head == FLOW:
         load_expert(policy)
         policy.head = FLOW

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vla_rl.errors import VlaRlError
 from vla_rl.policy import released
+from vla_rl.policy.heads import HEADS, NAMES, is_stale
 from vla_rl.policy.hf_network import check_family, check_hf_weights
 from vla_rl.policy.metadata import read_metadata
 from vla_rl.policy.parts import Parts, check_block
@@ -86,7 +87,7 @@ class _Validation:
 
     def run(self) -> Report:
         at = self.directory
-        self.metadata = self._check("metadata", lambda: read_metadata(at), lambda m: f"schema version {m.version}")
+        self.metadata = self._check("metadata", lambda: read_metadata(at), _metadata)
         self.raw = self._check("configuration", lambda: _configuration(at), lambda r: str(r.get("model_type")))
         files: Any = self._check("files", lambda: WeightFiles.open(at), _shards)
         self.tokenizer = self._check(
@@ -189,6 +190,11 @@ def _configuration(directory: Path) -> dict[str, Any]:
 
 def _shards(files: WeightFiles) -> str:
     return f"{len(files.entries)} tensors in {len(files.shards)} files"
+
+
+def _metadata(metadata: Any) -> str:
+    stale = [f"{NAMES[head]} stale" for head in HEADS if is_stale(metadata.heads, head)]
+    return ", ".join([f"schema version {metadata.version}", *stale])
 
 
 def _heads(opened: Any) -> str:

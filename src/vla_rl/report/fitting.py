@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from vla_rl.policy.heads import NAMES
 from vla_rl.report.progress import ProgressView, mishap
 from vla_rl.report.tables import number
 from vla_rl.rollout.events import EpisodeRestarted, Event, PredictRound, WorkerReplaced
@@ -17,6 +18,10 @@ from vla_rl.rollout.jsonl import read_jsonl
 from vla_rl.sft.events import PolicySaved, SftEvaluated, SftLogged, SftStopped
 
 UNIT = "evaluation"
+TOKENS = (("loss", "loss", ".3f"), ("token accuracy", "accuracy", ".3f"))  # heading, key, format
+FLOW = (("flow loss", "flow_loss", ".4f"),)
+BOTH = (("token loss", "token_loss", ".3f"), *FLOW)
+OUTCOMES = ("success", "95 % interval", "touched", "pinched", "reward, cm")
 
 
 class FittingView:
@@ -38,7 +43,9 @@ class FittingView:
         match event:
             case SftLogged():
                 self._view.advance("fine-tuning", event.step, event.steps, "steps")
-                self.say(f"step {event.step}: loss {event.loss:.3f}, {event.rows_per_s:.0f} rows/s")
+                both = event.token_loss is not None and event.flow_loss is not None
+                terms = f" (tokens {event.token_loss:.3f}, flow {event.flow_loss:.4f})" if both else ""
+                self.say(f"step {event.step}: loss {event.loss:.3f}{terms}, {event.rows_per_s:.0f} rows/s")
             case PredictRound():
                 self._view.advance(UNIT, event.done, event.total, "episodes")
             case SftEvaluated():
@@ -57,16 +64,18 @@ def curve(directory: Path) -> Table | None:
     if not evaluations:
         return None
     first = evaluations[0]
-    title = f"Learning curve, temperature {first['temperature']:g}, {first['trials']} seeds"
+    head = f"{NAMES[first['head']]}, " if "head" in first else ""
+    title = f"Learning curve, {head}temperature {first['temperature']:g}, {first['trials']} seeds"
     table = Table(title=title, title_justify="left")
-    for heading in ("step", "loss", "token accuracy", "success", "95 % interval", "touched", "pinched", "reward, cm"):
+    has_flow, has_tokens = (any(entry.get(key) is not None for entry in log) for key in ("flow_loss", "accuracy"))
+    terms = TOKENS if not has_flow else BOTH if has_tokens else FLOW
+    for heading in ("step", *(heading for heading, _, _ in terms), *OUTCOMES):
         table.add_column(heading, justify="right")
     for row in evaluations:
         logged = next((entry for entry in reversed(log) if entry["step"] <= row["step"]), {})
         table.add_row(
             str(row["step"]),
-            number(logged.get("loss"), ".3f"),
-            number(logged.get("accuracy"), ".3f"),
+            *(number(logged.get(key), form) for _, key, form in terms),
             f"{row['successes']}/{row['trials']}",
             f"[{row['success_low']:.2f}, {row['success_high']:.2f}]",
             str(row["touched"]),

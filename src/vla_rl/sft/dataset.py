@@ -130,17 +130,21 @@ class TrainingRows:
     Attributes:
         frames: source of uint8 pictures by row.
         state_bins_NJ: int64 [N, J]; bins_NT: int64 [N, T], 0 past the end; length_N: int64 [N] tokens.
+        chunks_NHJ: float32 [N, H, J], the same chunks in normalised units.
         usable: int64 rows that may be sampled; the rest is longer than T.
-        digest: SHA-256 over labels, lengths, state bins and encoded pictures.
-        holes: levels of all chunks that the codec has no symbol for; 0 unless they were allowed.
+        digest: SHA-256 over labels, lengths, state bins and encoded pictures; `chunk_digest` over `chunks_NHJ`.
+        holes: levels of all chunks that the codec has no symbol for; 0 unless they were allowed. Whoever decodes the
+            pictures, the chunks are encoded here and in one go, so this is a count over all rows.
     """
 
     frames: ResidentFrames | MappedFrames
     state_bins_NJ: Tensor
     bins_NT: Tensor
     length_N: Tensor
+    chunks_NHJ: Tensor
     usable: np.ndarray
     digest: str
+    chunk_digest: str
     holes: int
 
     @property
@@ -174,6 +178,7 @@ def training_rows(
         HoleError: the codec cannot write a chunk, and that is not allowed.
     """
     chunks = stats.action.normalise(demos.targets_deg)
+    exact = chunks.astype(np.float32)
     streams = codec.encode(chunks, allow_holes=allow_holes)
     length = np.array([len(stream) for stream in streams], dtype=np.int64)
     longest = int(np.quantile(length, LENGTH_QUANTILE, method="higher"))
@@ -195,7 +200,9 @@ def training_rows(
         state_bins_NJ=torch.from_numpy(states).to(device),
         bins_NT=torch.from_numpy(bins).to(device),
         length_N=torch.from_numpy(length).to(device),
+        chunks_NHJ=torch.from_numpy(exact).to(device),
         usable=np.flatnonzero(length <= longest),
         digest=digest.hexdigest(),
+        chunk_digest=hashlib.sha256(exact.tobytes()).hexdigest(),
         holes=int(codec.holes(chunks).sum()),
     )

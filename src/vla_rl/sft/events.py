@@ -30,12 +30,16 @@ class EpisodesMerged(Event):
 
 @dataclass(frozen=True)
 class SftLogged(Event):
-    """`step` of `steps` updates are done; means over the updates since the last such event."""
+    """`step` of `steps` updates are done; means over the updates since the last such event. `loss` is what was
+    minimised; its terms are None where the objective has none: cross-entropy and accuracy of the tokens, and the flow's
+    mean squared error."""
 
     step: int
     steps: int
     loss: float
-    accuracy: float
+    token_loss: float | None
+    flow_loss: float | None
+    accuracy: float | None
     grad_norm: float
     lr: float
     rows_per_s: float

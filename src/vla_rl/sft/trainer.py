@@ -1,11 +1,10 @@
-"""Supervised fine-tuning of a policy on demonstrated action tokens; reads from top to bottom.
+"""Supervised fine-tuning of a policy on demonstrations, of either head or both; reads from top to bottom.
 
 In: a policy, training rows, settings, and a callable that evaluates. Out: `policy/` (the final one),
 `policy_step_NNNNNN/` (extra ones), `sft.jsonl`, `eval.jsonl` and resume points. The batch and the augmentation of step
-k are a function of (seed, k) alone, so a resumed run repeats an unbroken one: bit for bit on the CPU. Weights and
-optimiser stay in float32, in mixed precision too. How a policy is evaluated is not known here.
-
-Shapes: R rows, T tokens, V bins.
+k, and the noise of its flow term, are a function of (seed, k) alone, so a resumed run repeats an unbroken one: bit for
+bit on the CPU. Weights and optimiser stay in float32, in mixed precision too. How a policy is evaluated is not known
+here, nor from what it may start (`vla_rl.sft.transitions`).
 """
 
 from __future__ import annotations
@@ -22,6 +21,9 @@ import torch
 from torch import Tensor
 
 from vla_rl.errors import StoppedRun, UsageError
+from vla_rl.policy.expert_files import has_expert
+from vla_rl.policy.flow import own_expert
+from vla_rl.policy.heads import AR
 from vla_rl.policy.policy import VlaPolicy
 from vla_rl.rl import checkpoint as ckpt
 from vla_rl.rollout.events import OnEvent
@@ -30,11 +32,14 @@ from vla_rl.sft.average import WeightAverage
 from vla_rl.sft.batches import Batches
 from vla_rl.sft.dataset import TrainingRows
 from vla_rl.sft.events import PolicySaved, SftEvaluated, SftLogged, SftStopped
-from vla_rl.sft.objective import token_accuracy, token_cross_entropy
-from vla_rl.sft.optimiser import adamw, learning_rate
+from vla_rl.sft.objective import token_accuracy
+from vla_rl.sft.optimiser import adamw, set_rates
+from vla_rl.sft.terms import loss_terms
+from vla_rl.sft.transitions import Objective, heads_after
 
 LOG_FILE, EVAL_FILE, RESUME = "sft.jsonl", "eval.jsonl", "resume"
-AVERAGE = "average"
+AVERAGE, EXPERT = "average", "action_expert"
+TOKENS = Objective()
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,8 @@ class SftResult:
         step: updates done so far.
         complete: all of them are done and evaluated, and the final policy is written.
         policy_dir: the final policy, once complete.
-        loss: mean loss of the last log row (nats per token), None before the first.
+        loss: mean loss of the last log row, None before the first.
+        holes: levels that the action codec could not write, over all training rows.
         wall_s: wall time of this call.
     """
 
@@ -53,19 +59,22 @@ class SftResult:
     complete: bool
     policy_dir: Path | None
     loss: float | None
+    holes: int
     wall_s: float
 
 
 class SftTrainer:
-    """AdamW with linear warm-up and cosine decay on the token cross-entropy.
+    """AdamW with linear warm-up and cosine decay.
 
     Args:
-        policy: weights to train, in place.
+        policy: weights to train, in place; its expert is loaded if the objective has a flow term.
         rows: demonstrations, on the policy's device.
         run_dir: where everything is written; a checkpoint in it is continued.
         seed: run seed.
+        objective: what is minimised, and so what is trained.
         steps, batch_rows: updates and rows per update.
         lr, warmup_steps, beta1, beta2, weight_decay, grad_clip: AdamW; decay on matrices only; `lr` is the peak.
+        expert_lr: peak of the action expert; None for `lr`.
         shift_px, state_jitter_bins: augmentation.
         ema: decay of the averaged weights (`average`), which are then what is saved and evaluated; 0 for none.
         precision: of the forward pass: ``float32``, ``bfloat16`` (mixed), or ``auto``: mixed on a GPU.
@@ -75,7 +84,7 @@ class SftTrainer:
             for `eval.jsonl`, to which `step` and `wall_s` are added.
         log_every: updates per log row.
         checkpoint_every_s: seconds between resume points.
-        compile: compile the forward pass (worth it on a GPU from some hundred updates on).
+        compile: compile the token term's forward pass (worth it on a GPU from some hundred updates on).
         max_wall_s: stop cleanly after this many seconds, or None.
         on_event: gets `SftLogged`, `SftEvaluated`, `PolicySaved`, `SftStopped`.
     """
@@ -106,6 +115,8 @@ class SftTrainer:
         compile: bool,
         max_wall_s: float | None,
         on_event: OnEvent,
+        objective: Objective = TOKENS,
+        expert_lr: float | None = None,
         evaluate: Callable[[int], dict[str, Any]] | None = None,
     ) -> None:
         late = [step for step in save_at if not 0 < step <= steps]
@@ -119,20 +130,32 @@ class SftTrainer:
             "seed": seed, "steps": steps, "batch_rows": batch_rows, "lr": lr, "warmup_steps": warmup_steps,
             "betas": [beta1, beta2], "weight_decay": weight_decay, "grad_clip": grad_clip, "shift_px": shift_px,
             "state_jitter_bins": state_jitter_bins, "ema": ema, "mixed precision": self.mixed, "log_every": log_every,
+            "objective": [objective.kind, objective.ce_weight, objective.insulate], "expert_lr": expert_lr,
             "data": rows.digest,
         }  # fmt: skip
-        self.policy, self.run_dir, self.device, self.steps = policy, run_dir, rows.device, steps
-        self.lr, self.warmup_steps, self.grad_clip = lr, warmup_steps, grad_clip
+        if objective.has_flow:
+            self.identity["chunks"] = rows.chunk_digest
+        if not objective.trains_trunk:  # checkpoints do not hold what is not trained
+            self.identity["trunk"] = policy.digest(AR)
+        self.policy, self.objective = policy, objective
+        self.run_dir, self.device, self.steps = run_dir, rows.device, steps
+        self.warmup_steps, self.grad_clip = warmup_steps, grad_clip
         self.save_at, self.log_every, self.checkpoint_every_s = frozenset(save_at), log_every, checkpoint_every_s
         self.eval_every, self.evaluate = eval_every, evaluate
         self.max_wall_s, self.on_event = max_wall_s, on_event
-        self.batches = Batches(rows, seed, batch_rows, shift_px, state_jitter_bins)
-        self.parameters = dict(policy.model.named_parameters())
-        self.optimizer = adamw(self.parameters.values(), lr, (beta1, beta2), weight_decay, fused=cuda)
+        flow = own_expert(policy).config if objective.has_flow else None
+        self.batches = Batches(rows, seed, batch_rows, shift_px, state_jitter_bins, flow)
+        trunk, expert = self._trained()
+        self.parameters = trunk | expert
+        parts = [(list(trunk.values()), lr), (list(expert.values()), expert_lr or lr)]
+        self.optimizer = adamw([part for part in parts if part[0]], (beta1, beta2), weight_decay, fused=cuda)
+        # Insulated, not even the length of the flow term's gradient may reach the trunk.
+        apart = [trunk, expert] if objective.insulate else [self.parameters]
+        self.clipped = [list(part.values()) for part in apart if part]
         self.average = WeightAverage(self.parameters, ema)
         self.logits = torch.compile(policy.logits) if compile else policy.logits
-        self.step = 0
-        self.window: list[tuple[Tensor, ...]] = []  # (loss, accuracy, gradient norm) since the last log row
+        self.step, self.started_from = 0, policy.heads
+        self.window: list[dict[str, Tensor]] = []  # what the log averages, since its last row
         self.last_loss: float | None = None
 
     def run(self) -> SftResult:
@@ -146,6 +169,8 @@ class SftTrainer:
         self.started = self.logged_at = time.monotonic()
         self._restore()
         self.policy.model.requires_grad_(True)
+        if self.objective.has_flow:
+            own_expert(self.policy).requires_grad_(True)
         saved_at = time.monotonic()
         while self.step < self.steps or self._evaluation_due():
             if self.max_wall_s is not None and time.monotonic() - self.started > self.max_wall_s:
@@ -166,19 +191,28 @@ class SftTrainer:
                 saved_at = time.monotonic()
         return self._result(self._save_policy("policy"))
 
-    def _update(self) -> tuple[Tensor, ...]:
+    def _trained(self) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.nn.Parameter]]:
+        """What the objective trains, by name: of the trunk and of the expert."""
+        trunk = dict(self.policy.model.named_parameters()) if self.objective.trains_trunk else {}
+        expert = own_expert(self.policy).named_parameters() if self.objective.has_flow else ()
+        return trunk, {f"{EXPERT}.{name}": parameter for name, parameter in expert}
+
+    def _update(self) -> dict[str, Tensor]:
         batch = self.batches.of_step(self.step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.step, self.steps, self.lr, self.warmup_steps)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
-            logits_RTV = self.logits(batch.frames, batch.state_bins_RJ, batch.bins_RT)
-        loss = token_cross_entropy(logits_RTV, batch.labels_RT)
+        set_rates(self.optimizer, self.step, self.steps, self.warmup_steps)
+        terms = loss_terms(self.objective, self.policy, batch, mixed=self.mixed, logits=self.logits)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.grad_clip)
+        terms.total.backward()
+        norms = [torch.nn.utils.clip_grad_norm_(part, self.grad_clip) for part in self.clipped]
         self.optimizer.step()
         self.average.update(self.step)
-        return loss.detach(), token_accuracy(logits_RTV.detach(), batch.labels_RT), norm
+        measured = {"loss": terms.total, "grad_norm": norms[0] if len(norms) == 1 else torch.stack(norms).norm()}
+        if terms.tokens is not None and terms.logits_RTV is not None:
+            accuracy = token_accuracy(terms.logits_RTV.detach(), batch.labels_RT)
+            measured |= {"token_loss": terms.tokens, "accuracy": accuracy}
+        if terms.flow is not None:
+            measured["flow_loss"] = terms.flow
+        return {name: value.detach() for name, value in measured.items()}
 
     def _evaluation_due(self) -> bool:
         """Before the first update, on the cadence and after the last one, unless it is on record."""
@@ -199,7 +233,8 @@ class SftTrainer:
 
     # ------------------------------------------------------------------------------------------------ what is written
     def _log(self) -> None:
-        loss, accuracy, norm = (float(torch.stack(values).double().mean()) for values in zip(*self.window, strict=True))
+        means = {name: float(torch.stack([m[name] for m in self.window]).double().mean()) for name in self.window[0]}
+        loss = means["loss"]
         if not math.isfinite(loss):
             raise StoppedRun(
                 f"the loss is {loss} at step {self.step}",
@@ -209,9 +244,9 @@ class SftTrainer:
         now = time.monotonic()
         rows_per_s = len(self.window) * self.batches.size / max(now - self.logged_at, 1e-9)
         event = SftLogged(
-            step=self.step, steps=self.steps, loss=loss, accuracy=accuracy, grad_norm=norm,
-            lr=learning_rate(self.step - 1, self.steps, self.lr, self.warmup_steps),
-            rows_per_s=rows_per_s, wall_s=now - self.started,
+            step=self.step, steps=self.steps, loss=loss, token_loss=means.get("token_loss"),
+            flow_loss=means.get("flow_loss"), accuracy=means.get("accuracy"), grad_norm=means["grad_norm"],
+            lr=self.optimizer.param_groups[0]["lr"], rows_per_s=rows_per_s, wall_s=now - self.started,
         )  # fmt: skip
         append_jsonl(self.run_dir / LOG_FILE, [vars(event)])
         self.on_event(event)
@@ -220,6 +255,7 @@ class SftTrainer:
     def _save_policy(self, name: str) -> Path:
         final, temporary = self.run_dir / name, self.run_dir / f".{name}.tmp"
         shutil.rmtree(temporary, ignore_errors=True)
+        self.policy.heads = heads_after(self.started_from, self.objective, has_expert=has_expert(self.policy))
         with self.average.in_place():
             self.policy.save(temporary)
         shutil.rmtree(final, ignore_errors=True)
@@ -228,7 +264,7 @@ class SftTrainer:
         return final
 
     def _checkpoint(self) -> None:
-        root, window = self.run_dir / RESUME, [[float(value) for value in values] for values in self.window]
+        root, window = self.run_dir / RESUME, [{k: float(v) for k, v in measured.items()} for measured in self.window]
         state = {"identity": self.identity, "window": window, "last_loss": self.last_loss}
         extra = {AVERAGE: packed} if (packed := self.average.packed()) else {}
         parameters = list(self.parameters.items())
@@ -250,7 +286,8 @@ class SftTrainer:
             self.average.restore(loaded.extra.get(AVERAGE, {}))
             self.step, self.last_loss = loaded.step, loaded.state["last_loss"]
             self.window = [
-                tuple(torch.tensor(value, device=self.device) for value in values) for values in loaded.state["window"]
+                {name: torch.tensor(value, device=self.device) for name, value in measured.items()}
+                for measured in loaded.state["window"]
             ]
         for name in (LOG_FILE, EVAL_FILE):
             repair_jsonl(self.run_dir / name, lambda row: row["step"] <= self.step)
@@ -258,4 +295,4 @@ class SftTrainer:
 
     def _result(self, policy_dir: Path | None) -> SftResult:
         wall_s = time.monotonic() - self.started
-        return SftResult(self.step, policy_dir is not None, policy_dir, self.last_loss, wall_s)
+        return SftResult(self.step, policy_dir is not None, policy_dir, self.last_loss, self.batches.rows.holes, wall_s)

@@ -21,6 +21,7 @@ from vla_rl.cli.prereg.attempts import publish, runs_on_gpu
 from vla_rl.cli.prereg.handing import HandedIn, check_what_it_is_of, take
 from vla_rl.config.compose import compose
 from vla_rl.config.reader import ConfigReader
+from vla_rl.config.schema import PolicyConfig
 from vla_rl.errors import IntegrityError, LaunchRefused, UsageError
 from vla_rl.prereg.document import Registration
 from vla_rl.prereg.evidence import Evidence
@@ -274,6 +275,8 @@ def evaluation_of(
         tree[section] = config[section]
     head = measurement.head or registration.claim.head
     tree["policy"] = {**config["policy"], "checkpoint": checkpoint, "serve_head": head}
+    if measurement.head is not None and config["policy"].get("_target_") == PolicyConfig._target_:
+        tree["policy"]["allow_stale_head"] = True  # registered by name: what training did to it is the measurement
     tree["sim"] = {**config["sim"], "protocol": measurement.protocol or config["sim"]["protocol"]}
     if measurement.look is not None:
         tree["sim"]["look"] = compose("config", [f"sim/look={measurement.look}"]).tree["sim"]["look"]

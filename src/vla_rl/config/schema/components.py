@@ -35,6 +35,9 @@ class PolicyConfig:
     allow_scene_mismatch: bool = key(
         False, "let the policy act in another scene than the one it was trained in; every result then says so"
     )
+    allow_stale_head: bool = key(
+        False, "let a head act although the trunk has moved since it was trained; the record then says so"
+    )
 
 
 @dataclass

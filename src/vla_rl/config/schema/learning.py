@@ -67,6 +67,26 @@ class SftConfig:
     base_revision: str | None = key(None, "commit that a hub id in sft.base is pinned to")
     base_norm_tag: str | None = key(None, "normalisation tag of sft.base, where it has several")
     base_fast_tokenizer: str | None = key(None, "directory of the FAST artifact of sft.base, where it is kept apart")
+    objective: str = key(
+        "ar",
+        "ar: cross-entropy of the action tokens; flow: the action expert's velocity; joint: flow + ce_weight x ar",
+        choices=("ar", "flow", "joint"),
+    )
+    ce_weight: float = key(1.0, "weight of the token term under sft.objective=joint", above=0)
+    insulate: bool = key(
+        False,
+        "the flow term trains the action expert alone: its gradient is kept out of the trunk (knowledge insulation)",
+    )
+    expert: str = key(
+        "auto",
+        "auto: train the action expert that sft.base stores (a fresh twin gets a new one); fresh: draw one anew",
+        choices=("auto", "fresh"),
+    )
+    expert_width: int = key(96, "width of a new action expert, a multiple of 32", at_least=32)
+    expert_lr: float | None = key(None, "peak learning rate of the action expert (null: sft.lr)", above=0)
+    allow_stale_head: bool = key(
+        False, "train although the head that the objective leaves out goes stale; the checkpoint then says so"
+    )
     steps: int = key(1700, "optimiser steps", at_least=1)
     batch_rows: int = key(512, "rows per step", at_least=1)
     lr: float = key(8e-4, "AdamW peak learning rate, cosine to 3 % of it", above=0)
@@ -94,6 +114,11 @@ class SftConfig:
         0,
         "steps between evaluations on eval.seeds, the first one before all steps, the last after (0: none)",
         at_least=0,
+    )
+    eval_head: str | None = key(
+        None,
+        "which head those evaluations are of (null: flow under sft.objective=flow, else ar)",
+        choices=("ar", "flow"),
     )
     allow_holes: bool = key(
         False, "also learn from chunks that the action codec of sft.base cannot write whole: their labels are short"
