@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from expert_support import taught
+from release_support import TAG, write_release
 from sft_support import SIZES, tiny_twin
+from test_expert_files import weights_of
 from test_sft_trainer import Killed, log_rows, trainer
 
 from vla_rl.errors import ConfigError, UsageError
@@ -25,7 +27,7 @@ from vla_rl.policy.sampler import PredictRequest
 from vla_rl.rl import checkpoint as ckpt
 from vla_rl.sft.dataset import Demonstrations, training_rows
 from vla_rl.sft.events import SftEvaluated, SftLogged
-from vla_rl.sft.transitions import Objective
+from vla_rl.sft.transitions import Objective, Start, expert_to_train
 
 CPU = torch.device("cpu")
 OBJECTIVES = {
@@ -218,6 +220,19 @@ def test_a_few_demonstrations_are_learned_by_the_flow_head_beside_a_frozen_trunk
     made_deg = [p.chunk_deg for p in FlowSampler(batch_rows=8, policy=served, run_seed=0).sample(asked, 0.0)]
     made, demonstrated = (served.stats.action.normalise(np.stack(c)) for c in (made_deg, demos.targets_deg))
     assert np.abs(made - demonstrated).mean() < 0.75 * np.abs(demonstrated - demonstrated.mean(0)).mean()
+
+
+def test_the_expert_of_a_release_is_trained_alone_and_all_else_is_written_back_byte_for_byte(demos, tmp_path: Path):
+    release = write_release(tmp_path / "release", tiny_twin(demos).codec)
+    policy = loaded(release, "ar", norm_tag=TAG)
+    expert_to_train(policy, Start.of(policy.origin), fresh=False, width=32, seed=0)
+    trainer(policy, demos, tmp_path / "run", objective=OBJECTIVES["flow insulated"], steps=1).run()
+    before, after = weights_of(release), weights_of(tmp_path / "run" / "policy")
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert before.keys() == after.keys() and changed
+    assert all(name.startswith("model.action_expert.") for name in changed)
+    assert read_metadata(tmp_path / "run" / "policy").heads == {"flow": HeadState("flow", insulated=True)}
+    assert digests(loaded(tmp_path / "run" / "policy")) == digests(policy)
 
 
 # -------------------------------------------------------------------------------------------------------------- holes
