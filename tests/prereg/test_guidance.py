@@ -140,6 +140,13 @@ def test_a_registered_run_differs_in_nothing_from_its_registration(launched, cap
     assert told(capsys, "diff", "E1", run)[1]["deltas"][0]["ops"] == []
 
 
+def test_the_list_tells_of_what_is_written_down_and_not_frozen(launched, capsys):
+    launched.draft(id="E2")
+    code, answer = told(capsys, "status")
+    rows = {row["id"]: (row["state"], row["next"]) for row in answer["registrations"]}
+    assert code == 0 and rows["E2"] == ("DRAFT", "vla-rl prereg freeze E2") and rows["E1"][0] == "ACTIVE"
+
+
 def test_the_list_tells_of_the_others_when_one_is_broken(launched, capsys):
     launched.draft(id="E2")
     assert prereg("freeze", "E2", *TINY) == 0

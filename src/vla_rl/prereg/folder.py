@@ -18,7 +18,7 @@ from vla_rl.files import create_atomic
 from vla_rl.prereg import anchor, events, state, yamlfile
 from vla_rl.prereg.amendments import Effective, extend, read_amendment, start
 from vla_rl.prereg.canonical import file_digest
-from vla_rl.prereg.document import REGISTRATION, Registration
+from vla_rl.prereg.document import DRAFT_FILE, REGISTRATION, Registration
 from vla_rl.prereg.git import Git
 from vla_rl.prereg.ledger import LEDGER, Entry, Ledger
 from vla_rl.prereg.parts import SECTION, changed
@@ -233,6 +233,11 @@ def not_now(now: State, event: str, id: str) -> UsageError:
 def known(experiments: Path) -> list[str]:
     """Ids of all frozen registrations, also of those whose file has gone since."""
     return sorted({path.parent.name for name in (REGISTRATION, LEDGER) for path in experiments.glob(f"*/{name}")})
+
+
+def drafts(experiments: Path) -> list[str]:
+    """Ids of what is written down and not frozen."""
+    return sorted({path.parent.name for path in experiments.glob(f"*/{DRAFT_FILE}")} - {*known(experiments)})
 
 
 def create(path: Path, content: bytes) -> None:

@@ -19,9 +19,10 @@ from vla_rl.prereg import delta, freezing
 from vla_rl.prereg.amendments import Effective
 from vla_rl.prereg.budget import account
 from vla_rl.prereg.delta import Op
-from vla_rl.prereg.folder import Folder, Loaded, known
+from vla_rl.prereg.folder import Folder, Loaded, drafts, known
 from vla_rl.prereg.history import History, Problem
 from vla_rl.prereg.registered import config_of, label_of
+from vla_rl.prereg.state import DRAFT
 from vla_rl.prereg.verifying import verify as find_problems
 from vla_rl.report import prereg as tables
 
@@ -129,7 +130,8 @@ def status(argv: Sequence[str]) -> int:
     made.add_argument("id", metavar="ID", nargs="?")
     args = made.parse_args(list(argv))
     if args.id is None:
-        rows = [_row(id) for id in known(paths.experiments_dir())]
+        place = paths.experiments_dir()
+        rows = [*map(_row, known(place)), *map(_draft, drafts(place))]
         if args.json:
             print_json({"registrations": rows})
         elif rows:
@@ -153,6 +155,12 @@ def _row(id: str) -> dict[str, Any]:
         blank = dict.fromkeys(("title", "amendments", "attempts", "verdict"))
         return {"id": id, **blank, "state": BROKEN, "disputed": False, "next": f"vla-rl prereg verify {id}",
                 "fault": f"{error.what} ({error.where})"}  # fmt: skip
+
+
+def _draft(id: str) -> dict[str, Any]:
+    """A line of the list, of what is not frozen yet."""
+    blank = dict.fromkeys(("title", "amendments", "attempts", "verdict"))
+    return {"id": id, **blank, "state": DRAFT, "disputed": False, "next": f"vla-rl prereg freeze {id}"}
 
 
 def _summary(loaded: Loaded) -> dict[str, Any]:
