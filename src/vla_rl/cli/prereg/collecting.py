@@ -84,8 +84,6 @@ def collect(
         return Collected(_upto(evidence, measurement), given.wall_h, given.gpu_h, handed_in=True)
     if measurement.kind == "evaluation" and measurement.policy == "base" and measurement.played_by == "read":
         return _play(folder, loaded, measurement, arm, view, None)
-    if measurement.kind == "series" and (ended := _ended_by_wire(loaded, measurement, arm)):
-        return Collected(_series(folder, measurement, arm, ended))
     attempt = _finished(folder, loaded, measurement, arm)
     if measurement.kind == "series":
         return Collected(_series(folder, measurement, arm, attempt))
@@ -104,15 +102,6 @@ def _check_trained(measurement: Measurement, attempt: Attempt | None) -> None:
         where=f"measurements[{measurement.id}]",
         remedy="what such an attempt has left is told by series and recorded measurements",
     )
-
-
-def _ended_by_wire(loaded: Loaded, measurement: Measurement, arm: Arm) -> Attempt | None:
-    """The newest run of an arm if a wire or gate inside it has ended it for good: it leaves no trained policy, and its
-    rows are all that there will be. After an amendment another run may follow, and the rows are that one's."""
-    attempts = loaded.state.of(measurement.rung or "", arm.id)
-    newest = attempts[-1] if attempts else None
-    wired = {stop["attempt"] for stop in loaded.state.stops if stop["event"] == "tripwire"}
-    return newest if newest is not None and newest.number in wired and not newest.amended else None
 
 
 def _finished(folder: Folder, loaded: Loaded, measurement: Measurement, arm: Arm) -> Attempt:
