@@ -147,11 +147,7 @@ def test_the_next_rung_starts_from_what_the_last_one_published(climbed):
     first, second = (e["data"] for e in climbed.ledger() if e["event"] == "attempt_ended")
     published = next(e["data"] for e in climbed.ledger() if e["event"] == "published")
     assert second["base_digest"] == first["policy_digest"] != first["base_digest"]
-    assert (
-        published["receipt"]["policy_digest"] == first["policy_digest"]
-        if "policy_digest" in published["receipt"]
-        else True
-    )
+    assert published["receipt"]["policy_digest"] == first["policy_digest"]
     config = (climbed.root / "outputs/prereg/E1/R1-baseline/attempt_02/config.yaml").read_text()
     assert published["directory"] in config and (climbed.root / published["directory"]).is_dir()
     assert next(e["data"] for e in climbed.ledger() if e["event"] == "rung") == {
@@ -338,6 +334,7 @@ def test_a_wire_that_fires_halts_and_only_an_amendment_goes_on(bench, capsys):
     assert bench.ledger()[-2]["data"]["wires"] == ["collapse"] and bench.ledger()[-1]["data"]["how"] == "stopped"
     for how in ([], ["--resume"], ["--exploratory"]):
         refused(capsys, 4, "launch", "E1", *how, says=("E1 is halted", "only an amendment goes on"))
+    refused(capsys, 4, "read", "E1", "clip", says=("training is sealed", "a run that stopped itself is no evidence"))
     assert prereg("verdict", "E1") == 0
     assert bench.ledger()[-1]["data"]["verdict"] == "INCONCLUSIVE"
     change = (

@@ -31,7 +31,7 @@ from vla_rl.prereg.pins import Place, differences
 from vla_rl.prereg.registered import arms_of, config_of, evidence_arm
 from vla_rl.prereg.runfiles import copied
 from vla_rl.prereg.sections import Arm, Measurement
-from vla_rl.prereg.state import Attempt
+from vla_rl.prereg.state import HALTED, Attempt
 from vla_rl.report.progress import ProgressView
 from vla_rl.seeds import parse_seeds
 
@@ -108,10 +108,12 @@ def _finished(folder: Folder, loaded: Loaded, measurement: Measurement, arm: Arm
     rung = measurement.rung or ""
     attempt = loaded.state.completed(rung, arm.id)
     if attempt is None:
+        launch = f"vla-rl prereg launch {folder.id} --rung {rung} --arm '{arm.label or arm.id}'"
+        told = "a run that stopped itself is no evidence; an amendment may lead on to another"
         raise LaunchRefused(
             f"{measurement.id} is sealed: the run of {rung}, {arm.label or arm.id} has not come to its end",
             where=f"measurements[{measurement.id}]",
-            remedy=f"vla-rl prereg launch {folder.id} --rung {rung} --arm '{arm.label or arm.id}'",
+            remedy=told if loaded.state.name == HALTED else launch,
         )
     return attempt
 
