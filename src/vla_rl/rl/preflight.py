@@ -1,4 +1,4 @@
-"""Proof, before the first wave, that the run can finish: a dry update, a render canary, room on the disk.
+"""Proof, before the first wave, that the run can finish: a fitting sampler, a dry update, a canary, disk room.
 
 In: the assembled parts of a run. Out: figures or an error; weights, moments and gradients are as before. Seconds on a
 CPU.
@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from vla_rl.errors import MachineError, RolloutError, StoppedRun
+from vla_rl.errors import ConfigError, MachineError, RolloutError, StoppedRun
+from vla_rl.policy.heads import check_token_head
 from vla_rl.policy.prompt import Observation
+from vla_rl.policy.sampler import REFERENCE
 from vla_rl.rl.device import GIB
 from vla_rl.rl.lessons import BatchLimits, Lesson
 from vla_rl.rl.settings import UpdateSettings
@@ -26,6 +28,21 @@ from vla_rl.rl.update import Fixed, accumulate_gradient, in_memory
 from vla_rl.rollout.pool import Pool
 from vla_rl.rollout.records import EpisodeSpec, Row
 from vla_rl.rollout.store import row_bytes
+
+
+def check_sampling(policy: Any, sampler: Any, steps: int) -> None:
+    """Updates need actions that were drawn token by token.
+
+    Raises:
+        ConfigError: the policy acts with its flow head, or the sampler decodes greedily outside the grammar.
+    """
+    check_token_head(getattr(policy, "head", None), "the trainer")
+    if steps and getattr(sampler, "mode", None) == REFERENCE:
+        raise ConfigError(
+            "reference decoding is greedy and leaves the grammar; it cannot be trained on",
+            where="sampler.mode",
+            remedy="use sampler.mode=grammar_masked",
+        )
 
 
 def render_canary(pool: Pool, seed: int) -> Observation:

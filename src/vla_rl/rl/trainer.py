@@ -42,9 +42,6 @@ from vla_rl.config.schema import (
     OptimConfig,
     TripwiresConfig,
 )
-from vla_rl.errors import ConfigError
-from vla_rl.policy.heads import check_token_head
-from vla_rl.policy.sampler import REFERENCE
 from vla_rl.rl import events, guards, preflight, rundir
 from vla_rl.rl.account import Account
 from vla_rl.rl.advantage import Advantages
@@ -144,13 +141,7 @@ class GrpoTrainer:
         self.run_dir, self.evaluate, self.on_event = run_dir, evaluate, on_event
         self.evaluate_at = {0, *evaluate_at}
         check_use(self.geometry.training_seeds(steps), "train", where="geometry.train_seed_base")
-        check_token_head(getattr(policy, "head", None), "the trainer")
-        if steps and getattr(sampler, "mode", None) == REFERENCE:
-            raise ConfigError(
-                "reference decoding is greedy and leaves the grammar; it cannot be trained on",
-                where="sampler.mode",
-                remedy="use sampler.mode=grammar_masked",
-            )
+        preflight.check_sampling(policy, sampler, steps)
         self.parameters = surface.trainable(policy)
         self.optimizer = build_optimizer(self.parameters, optim, surface)
         self.kl_rows, self.trust_region = loss.kl_rows, loss.trust_region
