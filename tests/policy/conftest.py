@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from expert_support import SIZES, taught
 from policy_support import MINI, TASK, picture, smooth_chunks
 from release_support import write_release
 
 from vla_rl.config.schema import TwinConfig
+from vla_rl.policy.expert_files import new_expert
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.molmo2 import TwinArchitecture
 from vla_rl.policy.normalise import NormStats
@@ -24,6 +27,15 @@ def one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """So many torch threads, by indirect parametrisation."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
     torch.set_num_threads(before)
 
 
@@ -42,6 +54,14 @@ def codec(stats: NormStats) -> FastCodec:
 def policy(codec: FastCodec, stats: NormStats) -> VlaPolicy:
     """Shared: tests that change weights must build their own."""
     return new_twin(codec=codec, stats=stats, task=TASK, seed=0, architecture=MINI)
+
+
+@pytest.fixture(scope="module")
+def flow_policy(codec: FastCodec, stats: NormStats) -> VlaPolicy:
+    """The small twin with an action expert that has learned something."""
+    policy = new_twin(codec=codec, stats=stats, task=TASK, seed=0, architecture=MINI)
+    taught(new_expert(policy, SIZES, seed=0))
+    return policy
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from expert_support import SIZES, keys_values, released_velocity, small_expert, taught
+from expert_support import SIZES, keys_values, released_velocity, small_expert
 from policy_support import MINI, TASK
 from release_support import EXPERT_WIDTH, LAYERS, expert_weights, release_config
 from torch.func import functional_call
@@ -242,13 +242,6 @@ def test_gradients_of_the_loss_are_its_derivatives():
 
 
 # ------------------------------------------------------------------------------------------------------ with the trunk
-@pytest.fixture(scope="module")
-def flow_policy(codec: FastCodec, stats: NormStats) -> VlaPolicy:
-    policy = new_twin(codec=codec, stats=stats, task=TASK, seed=0, architecture=MINI)
-    taught(new_expert(policy, SIZES, seed=0))
-    return policy
-
-
 @pytest.fixture(scope="module")
 def batch(flow_policy: VlaPolicy, observations: list[Observation]) -> tuple[torch.Tensor, ...]:
     actions = torch.rand(8, 30, 6, generator=torch.Generator().manual_seed(0)) * 2 - 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -17,23 +16,14 @@ from vla_rl.config.schema import TwinConfig
 from vla_rl.errors import ConfigError
 from vla_rl.evals import blind
 from vla_rl.policy.expert_files import new_expert
-from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.flow import integrate, prompt_keys_values
 from vla_rl.policy.flow_sampler import FlowSampler
 from vla_rl.policy.molmo2 import TwinArchitecture
 from vla_rl.policy.noise import KINDS, flow_noise
-from vla_rl.policy.normalise import NormStats
 from vla_rl.policy.policy import VlaPolicy, new_twin
 from vla_rl.policy.prompt import Observation
 from vla_rl.policy.sampler import Prediction, PredictRequest
 from vla_rl.seeds import stream
-
-
-@pytest.fixture(scope="module")
-def flow_policy(codec: FastCodec, stats: NormStats) -> VlaPolicy:
-    policy = new_twin(codec=codec, stats=stats, task=TASK, seed=0, architecture=MINI)
-    taught(new_expert(policy, SIZES, seed=0))
-    return policy
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +40,6 @@ def sampler(flow_policy: VlaPolicy) -> FlowSampler:
 
 def same(a: Prediction, b: Prediction) -> bool:
     return a.rng_key == b.rng_key and np.array_equal(a.chunk_deg, b.chunk_deg)
-
-
-@pytest.fixture
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def test_a_chunk_is_keyed_noise_brought_to_data_clamped_and_denormalised(flow_policy, sampler, requests):

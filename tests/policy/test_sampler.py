@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -71,14 +70,6 @@ def test_same_requests_give_the_same_predictions_also_from_a_new_sampler(policy,
     first = sampler.sample(requests, 1.0)
     fresh = GrammarSampler(batch_rows=8, policy=policy, run_seed=7).sample(requests, 1.0)
     assert all(map(same, first, sampler.sample(requests, 1.0))) and all(map(same, first, fresh))
-
-
-@pytest.fixture
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 # Matrix products of 5 and 7 rows are where two threads would treat rows differently.
