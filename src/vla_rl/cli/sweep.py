@@ -113,9 +113,8 @@ def _jobs(target: Folder, loaded: Loaded, rung: str) -> list[Job]:
     jobs = []
     for arm in arms:
         earlier = loaded.state.of(rung, arm.id)
-        resume = (
-            bool(earlier) and not earlier[-1].elsewhere
-        )  # also one that left nothing: the gates refuse a fresh start
+        # Also one that left nothing: the gates refuse a fresh start.
+        resume = bool(earlier) and not earlier[-1].elsewhere
         found += [(f"{arm.label}: ", each) for each in against(target, loaded, Request(rung, arm.id, resume=resume))]
         command = ("prereg", "launch", target.id, "--rung", rung, "--arm", arm.id)
         start = (*command, "--resume") if resume else command

@@ -229,11 +229,11 @@ def appearing(destination: Path) -> Iterator[Path]:
 def _check_room(policy: VlaPolicy, origin: Parts, destination: Path) -> None:
     """What the origin takes, and what its weights take more of when all of them change to the network's format."""
     needed = sum(path.stat().st_size for path in origin.directory.rglob("*") if path.is_file())
-    files, needs = WeightFiles.open(origin.directory), policy.model.dtype
+    files, dtype = WeightFiles.open(origin.directory), policy.model.dtype
     expert = dict(expert_tensors(policy)) if policy.expert is not None else {}
     for entry in (files.entries[name] for name in _own(policy, origin, files)):
         if stored := FLOATS.get(entry.dtype):
-            wide = torch.promote_types(stored, expert[entry.name].dtype if entry.name in expert else needs)
+            wide = torch.promote_types(stored, expert[entry.name].dtype if entry.name in expert else dtype)
             needed += math.prod(entry.shape) * (wide.itemsize - stored.itemsize)
     needed += sum(weight.nbytes for name, weight in expert.items() if name not in files.entries)
     existing = next(path for path in [destination, *destination.absolute().parents] if path.exists())
