@@ -4,9 +4,10 @@
 #     scripts/registered_elsewhere.sh ID RESULTS [hydra/launcher=joblib hydra.launcher.n_jobs=3 ...]
 #
 # Pins what this machine has (an operational amendment), activates, launches every arm, opens every read, says the
-# verdict, and leaves RESULTS/ID.tar.gz with the folder of the experiment and the logs of its runs. It may be started
-# again after it was interrupted: what is done stays done. VIDEOS=10200,10203 adds films, which need the policies that
-# only this machine has. On the machine where the experiment was frozen, unpack it somewhere and
+# verdict, and leaves RESULTS/ID.tar.gz with the folder of the experiment and the logs of its runs, also if it fails. It
+# may be started again after it was interrupted: what is done stays done. An arm that fails or stops itself ends it
+# before any read. VIDEOS=10200,10203 adds films, which need the policies that only this machine has. On the machine where
+# the experiment was frozen, unpack the results somewhere and
 #
 #     vla-rl prereg import ID --from UNPACKED/experiments/ID
 #
@@ -19,6 +20,14 @@ vla_rl() { "${PYTHON:-python3}" -m vla_rl.cli.main "$@"; }
 commit() { git add -A && { git diff --cached --quiet || git commit -qm "$1"; }; }
 has() { grep -q "\"event\":\"$1\"" "$folder/ledger.jsonl"; }
 
+# Whatever happens: this machine and what it has played may be gone afterwards.
+pack() {
+    mkdir -p "$results" "outputs/prereg/$id"
+    find "outputs/prereg/$id" \( -name '*.jsonl' -o -name config.yaml -o -name manifest.json -o -name '*.log' \) |
+        tar czf "$results/$id.tar.gz" "$folder" -T -
+    echo "wrote $results/$id.tar.gz"
+}
+
 if ! git rev-parse --git-dir >/dev/null 2>&1; then
     git init -q
     git config user.name "${NAME:-$(id -un)}" && git config user.email "${EMAIL:-nobody@localhost}"
@@ -30,6 +39,7 @@ if ! has launched; then # a machine that differs in nothing has nothing to pin; 
     commit "Pin this machine"
 fi
 has activated || vla_rl prereg activate "$id"
+trap pack EXIT
 vla_rl sweep "$id" "$@"
 commit "Launched"
 for read in $("${PYTHON:-python3}" - "$folder/registration.yaml" <<'PY'
@@ -41,7 +51,3 @@ PY
 done
 has verdict || vla_rl prereg verdict "$id"
 if [ -n "${VIDEOS:-}" ]; then vla_rl prereg report "$id" --videos "$VIDEOS"; fi
-mkdir -p "$results"
-find "outputs/prereg/$id" -name '*.jsonl' -o -name config.yaml -o -name manifest.json -o -name '*.log' |
-    tar czf "$results/$id.tar.gz" "$folder" -T -
-echo "wrote $results/$id.tar.gz"
