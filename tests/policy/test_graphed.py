@@ -48,6 +48,19 @@ def after_a_prompt(policy, observations):
     return decoder._weights, decoder._cache
 
 
+def test_attention_by_products_reads_what_torchs_kernel_reads(after_a_prompt):
+    """What float32 takes on CUDA; later positions are masked."""
+    weights, cache = after_a_prompt
+    keys, values = cache.keys[0], cache.values[0]
+    queries = torch.randn(len(keys), weights.heads, weights.width, generator=torch.Generator().manual_seed(0))
+    seen = torch.zeros(1, 1, 1, keys.shape[2])
+    seen[..., cache.position :] = float("-inf")
+    expected = weights.read(queries, keys, values, seen)
+    assert (weights.read_by_products(queries, keys, values, seen) - expected).abs().max() < 1e-5
+    seen[..., cache.position - 1] = float("-inf")
+    assert (weights.read_by_products(queries, keys, values, seen) - expected).abs().max() > 1e-5
+
+
 class Stale(StepGraph):
     """A graph that does not see what it is fed."""
 

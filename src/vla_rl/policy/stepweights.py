@@ -139,11 +139,24 @@ class StepWeights:
 
     def read(self, queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, idle: int = 0) -> Tensor:
         """Attention of one token a row, [R, H * E]; queries that share a key head become a query sequence, so that keys
-        need not be repeated. `idle` more of them make the product as large as one that rounds alike."""
+        need not be repeated. `idle` more of them make the product as large as one that rounds alike.
+
+        In float32 on CUDA torch's kernel takes 11 to 17 us a layer longer than the products that it is made of (64 and
+        128 rows, one H200).
+        """
+        if queries.is_cuda and queries.dtype == torch.float32:
+            return self.read_by_products(queries, keys, values, seen)
         shared = self.heads // self.groups
         asked = pad(queries.reshape(-1, self.groups, shared, self.width), (0, 0, 0, idle))
         read = scaled_dot_product_attention(asked, keys, values, attn_mask=seen)
         return read[:, :, :shared].reshape(-1, self.heads * self.width)
+
+    def read_by_products(self, queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+        """What `read` gives, by two batched products and a softmax."""
+        asked = queries.reshape(-1, self.heads // self.groups, self.width)
+        keys, values = keys.flatten(0, 1), values.flatten(0, 1)
+        scores = torch.baddbmm(seen[0], asked, keys.transpose(1, 2), alpha=self.width**-0.5)
+        return torch.bmm(scores.softmax(-1), values).view(-1, self.heads * self.width)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 [R, V]."""
@@ -152,8 +165,9 @@ class StepWeights:
 
 def normed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Root-mean-square norm over the last axis, by the operations of the network's own: in float32, then back to the
-    type of `x`, then times `weight`. torch's function does the same on a CPU in float32, with less overhead."""
-    if x.dtype == torch.float32 and x.device.type == "cpu":
+    type of `x`, then times `weight`. torch's function does the same in float32, on a CPU bit for bit, with less
+    overhead."""
+    if x.dtype == torch.float32:
         return rms_norm(x, x.shape[-1:], weight, eps)
     wide = x.float()
     scaled = (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt()).to(x.dtype)
