@@ -85,7 +85,8 @@ def test_stored_log_probabilities_are_those_of_the_trainer(finished):
     stored = [row for _, episode in store.read_wave(store.wave_dir(finished[0], 1)) for row in episode]
     assert len(stored) > 8
     observations = [Observation(row.frames, row.state_deg) for row in stored]
-    scores = score_rows(policy, observations, [row.bins for row in stored], temperature=0.5)
+    sampled_at = yaml.safe_load((finished[0] / "config.yaml").read_text())["geometry"]["temperature"]
+    scores = score_rows(policy, observations, [row.bins for row in stored], sampled_at)
     for row, logp in zip(stored, scores.logp_RT.detach().numpy(), strict=True):
         assert np.abs(logp[: len(row.logp)] - row.logp).max() <= 1e-5
         assert np.array_equal(policy.grammar.packed_masks(row.bins), row.legal_packed)
