@@ -75,9 +75,7 @@ class Passes:
         def made(function: Callable[..., Any]) -> Callable[..., Any]:
             return torch.compile(function) if compiled else function
 
-        if policy.expert is None:  # other families of networks have no place for one
-            return cls(made(policy.logits), *(partial(own_expert, policy),) * 3)
-        seen_S = seen_positions(policy)
+        seen_S = None if policy.expert is None else seen_positions(policy)  # other families have no place for one
         return cls(
             logits=made(policy.logits),
             both=made(lambda *inputs: logits_and_keys_values(policy, *inputs, seen_S=seen_S)),
