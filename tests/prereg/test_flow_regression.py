@@ -10,6 +10,8 @@ import pytest
 from bench import prereg, refused
 
 from vla_rl.cli.main import main
+from vla_rl.cli.prereg.nextstep import next_step
+from vla_rl.prereg.folder import Folder
 
 SETTINGS = (
     "policy.checkpoint=base sim.max_ticks=180 eval.seeds=10000-10001 eval.slots=2 optim.lr=1e-7 optim.warmup_steps=0"
@@ -91,6 +93,10 @@ def base_with_a_taught_expert(bench):
     bench.commit()
 
 
+def next_command(bench):
+    return next_step(Folder(bench.experiments, "E1").load())[0]
+
+
 def outcome(bench, read):
     return next(line["data"]["outcome"] for line in bench.ledger() if line["data"].get("read") == read)
 
@@ -101,10 +107,13 @@ def test_a_flow_head_that_its_trunk_has_left_behind_fails_the_leg_and_another_pa
     bench.frozen("E1", DRAFT, *SETTINGS)
     told = refused(capsys, 4, "launch", "E1", says="the constant flow_anchor had to be set before main")
     assert "amend E1 --settle flow_anchor" in told
+    assert next_command(bench) == "vla-rl prereg read E1 flow_anchor"
     assert prereg("read", "E1", "flow_anchor") == 0
+    assert next_command(bench).startswith("vla-rl prereg amend E1 --settle flow_anchor")
     why = ("--reason", "the anchor is read", "--kind", "operational", "--data-seen", "outcomes")
     assert prereg("amend", "E1", "--settle", "flow_anchor", *why) == 0
     bench.commit("Settle the anchor")
+    assert next_command(bench) == "vla-rl prereg launch E1 --arm 'baseline'"
     for arm in ("baseline", "hot"):
         assert prereg("launch", "E1", "--arm", arm) == 0
     for read in ("gap", "flow", "flow_hot"):
