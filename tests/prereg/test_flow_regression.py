@@ -1,7 +1,8 @@
 """The flow leg: tokens are trained, and the flow head beside them is held against its anchor by a binomial tail.
 
 The policy has both heads: the bundled base, and an expert that was taught by a few demonstrations until it reaches for
-the boat. One arm trains the tokens gently, another one so hotly that the trunk is no use to anybody.
+the boat. The baseline moves the rows of the action words alone, which the expert does not see; the other arm moves the
+whole trunk, so hotly that it is no use to anybody.
 """
 
 import json
@@ -14,7 +15,7 @@ from vla_rl.cli.prereg.nextstep import next_step
 from vla_rl.prereg.folder import Folder
 
 SETTINGS = (
-    "policy.checkpoint=base sim.max_ticks=180 eval.seeds=10000-10001 eval.slots=2 optim.lr=1e-7 optim.warmup_steps=0"
+    "policy.checkpoint=base sim.max_ticks=180 eval.seeds=10000-10001 eval.slots=2 surface=patch_only optim.lr=1e-3"
 ).split()
 DRAFT = """\
 title: What training the tokens does to the flow head
@@ -32,7 +33,7 @@ claim:
   look: plain
   data_seen: nothing
 arms:
-  - {label: hot, set: {optim.lr: 0.03}}
+  - {label: hot, set: {optim.lr: 0.03, surface._target_: vla_rl.rl.surfaces.Full}}
 constants: {flow_anchor: null}
 deferred:
   - {id: flow_anchor, read: flow_anchor, by: main}
@@ -53,7 +54,7 @@ reads:
     rule: {kind: record, measurement: flow_before, metric: touched, statistic: share}
   - id: flow
     role: guardrail
-    question: Not on materially fewer scenes after gentle training?
+    question: Not on materially fewer scenes after training of the words?
     rule:
       kind: binomial_tail
       measurement: flow_after
@@ -64,7 +65,7 @@ reads:
       effect: 0.5
   - id: flow_hot
     role: guardrail
-    question: Nor after hot training?
+    question: Nor after training of the whole trunk?
     rule:
       kind: binomial_tail
       measurement: flow_hot
@@ -131,6 +132,7 @@ def test_a_flow_head_that_its_trunk_has_left_behind_fails_the_leg_and_another_pa
     legs = [seen[name] for name in ("flow_before", "flow_after", "flow_hot")]
     assert {leg["head"] for leg in legs} == {"flow"} and len({leg["policy_digest"] for leg in legs}) == 3
     assert len({tuple(row["seed"] for row in leg["episodes"]) for leg in legs}) == 1
+    assert legs[0]["episodes"] == legs[1]["episodes"] != legs[2]["episodes"]
 
     assert prereg("verdict", "E1") == 0
     verdict = next(line["data"] for line in bench.ledger() if line["event"] == "verdict")
