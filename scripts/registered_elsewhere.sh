@@ -3,8 +3,8 @@
 #
 #     scripts/registered_elsewhere.sh ID RESULTS [hydra/launcher=joblib hydra.launcher.n_jobs=3 ...]
 #
-# Pins what this machine has (an operational amendment), activates, launches every arm, opens every read, says the
-# verdict, and leaves RESULTS/ID.tar.gz with the folder of the experiment and the logs of its runs, also if it fails. It
+# Pins what this machine has (an operational amendment), activates, settles constants that are measured before the run
+# (an amendment each), launches every arm, opens every read, says the verdict, and leaves RESULTS/ID.tar.gz with the folder of the experiment and the logs of its runs, also if it fails. It
 # may be started again after it was interrupted: what is done stays done. An arm that fails or stops itself ends it
 # before any read. VIDEOS=10200,10203 adds films, which need the policies that only this machine has. On the machine where
 # the experiment was frozen, unpack the results somewhere and
@@ -40,6 +40,18 @@ if ! has launched; then # a machine that differs in nothing has nothing to pin; 
 fi
 has activated || vla_rl prereg activate "$id"
 trap pack EXIT
+while read -r constant read; do
+    if ! grep -qsx "settles: $constant" "$folder"/amendments/*.yaml; then
+        vla_rl prereg read "$id" "$read"
+        vla_rl prereg amend "$id" --settle "$constant" --kind operational --data-seen outcomes --reason "$read is read"
+        commit "Settle $constant"
+    fi
+done < <("${PYTHON:-python3}" - "$folder/registration.yaml" <<'PY'
+import sys, yaml
+for constant in yaml.safe_load(open(sys.argv[1]))["deferred"]:
+    print(constant["id"], constant["read"])
+PY
+)
 vla_rl sweep "$id" "$@"
 commit "Launched"
 for read in $("${PYTHON:-python3}" - "$folder/registration.yaml" <<'PY'

@@ -480,6 +480,37 @@ WRONG = {
         "measurements[extra].head",
         "another head than the claim's",
     ),
+    "a gate that rests on a base of another head that was handed in": (
+        lambda d: all_of(
+            more(d, measurement("extra", kind="recorded", policy="base", head="flow", seeds="0-99")),
+            gates=[gate(bands(measurement="extra"))],
+        ),
+        "measurements[extra].head",
+        "another head than the claim's",
+    ),
+    "a gate that rests on another head through other reads": (
+        lambda d: all_of(
+            more(d, measurement("extra", policy="base", head="flow")),
+            **{
+                "add:reads[some]": read("some", bands(measurement="extra")),
+                "add:reads[all]": read("all", {"kind": "all_of", "of": ["some"]}),
+                "gates": [gate({"kind": "any_of", "of": ["all"]})],
+            },
+        ),
+        "measurements[extra].head",
+        "another head than the claim's",
+    ),
+    "a falsifier that rests on another head": (
+        lambda d: all_of(
+            more(d, measurement("extra", head="flow")),
+            **{
+                "add:reads[fall]": read("fall", bands(measurement="extra"), "guardrail"),
+                "add:falsifiers[other]": {"id": "other", "read": "fall", "fires_on": "FAIL", "text": "it fell"},
+            },
+        ),
+        "measurements[extra].head",
+        "another head than the claim's",
+    ),
     "a primary read that rests on another look through others": (
         lambda d: all_of(
             more(d, measurement("extra", look="lens")),
@@ -648,6 +679,15 @@ WRONG = {
         lambda d: put(d, "claim.family", 0.05),
         "reads[progress].rule",
         "paired_bootstrap has no p-value",
+    ),
+    "a guard in a family of reads": (
+        lambda d: put(
+            put(d, "claim.family", 0.05),
+            "reads[progress].rule",
+            {"kind": "binomial_tail", "measurement": "after", "rate": 0.9, "requires": "not_against", "effect": 0.5},
+        ),
+        "reads[progress].rule",
+        "a guard has no p-value",
     ),
     "a number of reads in the place of a size": (lambda d: with_p(d, 2.0), "claim.family", "2 is no size"),
     "a size that nothing survives": (lambda d: with_p(d, 0.0), "claim.family", "0 is no size"),

@@ -29,9 +29,13 @@ claim:
   data_seen: nothing
 arms:
   - {label: seed1, set: {run.seed: 1}}
+constants: {anchor: null}
+deferred:
+  - {id: anchor, read: anchor, by: main}
 measurements:
   - {id: before, policy: base, played_by: read, seeds: 10990-10991, temperature: 0.0}
   - {id: after, policy: trained, played_by: read, seeds: 10990-10991, temperature: 0.0, arm: "*"}
+  - {id: after0, policy: trained, played_by: read, seeds: 10990-10991, temperature: 0.0}
 reads:
   - id: progress
     role: primary
@@ -42,6 +46,15 @@ reads:
       after: after
       metric: progress_final_cm
       after_arms: [baseline, seed1]
+  - id: anchor
+    role: record
+    question: How far does the base bring the boat?
+    rule: {kind: record, measurement: before, metric: progress_final_cm, statistic: mean}
+  - id: less
+    role: secondary
+    question: Does any scene end below that?
+    rule:
+      {kind: threshold, measurement: after0, metric: progress_final_cm, statistic: min, comparator: below, line: anchor}
 budget: {wall_h: 1.0, expected: {main: {wall_h: 0.1}}}
 """
 
@@ -88,3 +101,5 @@ def test_a_frozen_experiment_runs_whole_without_history_and_is_taken_over(tmp_pa
 
     assert "E9 is COMPLETE" in vla_rl(here, "prereg", "import", "E9", "--from", str(unpacked / "experiments/E9"))
     assert "E9: ok" in vla_rl(here, "prereg", "verify", "E9")
+    settled = [path.read_text() for path in sorted((here / "experiments/E9/amendments").iterdir())]
+    assert sum("settles: anchor\n" in text for text in settled) == 1  # before the runs that were held against it

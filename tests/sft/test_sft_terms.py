@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from vla_rl.policy.policy import VlaPolicy
 from vla_rl.sft.batches import Batch, Batches
 from vla_rl.sft.dataset import Demonstrations, TrainingRows, training_rows
 from vla_rl.sft.optimiser import learning_rate
-from vla_rl.sft.terms import Terms, loss_terms
+from vla_rl.sft.terms import Passes, Terms, loss_terms
 from vla_rl.sft.transitions import Objective
 
 AR, FLOW, JOINT = Objective("ar"), Objective("flow"), Objective("joint")
@@ -43,13 +44,15 @@ def batch(rows: TrainingRows, both: VlaPolicy) -> Batch:
     return Batches(rows, 0, 5, 3, 2, both.expert.config).of_step(7)
 
 
-def gradients(policy: VlaPolicy, objective: Objective, batch: Batch) -> tuple[Terms, dict[str, torch.Tensor]]:
+def gradients(
+    policy: VlaPolicy, objective: Objective, batch: Batch, passes: Passes | None = None
+) -> tuple[Terms, dict[str, torch.Tensor]]:
     """Terms of a batch, and the gradient of every parameter that has one other than zero."""
     assert policy.expert is not None
     named = [*policy.model.named_parameters(), *((f"expert {n}", p) for n, p in policy.expert.named_parameters())]
     for _, parameter in named:
         parameter.grad = None
-    terms = loss_terms(objective, policy, batch)
+    terms = loss_terms(objective, policy, batch, passes=passes)
     terms.total.backward()
     return terms, {name: p.grad for name, p in named if p.grad is not None and p.grad.any()}
 
@@ -118,6 +121,23 @@ def test_open_the_joint_gradient_in_the_trunk_is_the_sum_of_both_terms(both, bat
     name = "model.language_model.layers.0.self_attn.k_proj.weight"
     assert torch.allclose(joint[name], flow[name] + 0.5 * tokens[name], rtol=1e-4, atol=1e-8)
     assert flow[name].norm() > 0.01 * tokens[name].norm()
+
+
+# --------------------------------------------------------------------------------------------------------- compiled
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+@pytest.mark.parametrize(
+    "objective", [AR, JOINT, Objective("joint", insulate=True), Objective("flow", insulate=True)], ids=str
+)
+def test_compiled_terms_and_gradients_are_the_same_up_to_rounding(both, batch, objective):
+    torch.compiler.reset()
+    plain, wanted = gradients(both, objective, batch)
+    compiled, found = gradients(both, objective, batch, Passes.of(both, compiled=True))
+    assert compiled.total.item() == pytest.approx(plain.total.item(), rel=1e-5)
+    assert found.keys() == wanted.keys()  # insulated, none of the trunk's
+    for name, gradient in wanted.items():
+        smallest = 1e-5 * gradient.abs().max().item() + 1e-7
+        assert torch.allclose(found[name], gradient, rtol=1e-3, atol=smallest), name
 
 
 # ------------------------------------------------------------------------------------------------------------ draws

@@ -203,13 +203,11 @@ def test_training_a_stale_head_again_beside_its_new_trunk_makes_it_whole():
         (Objective("ar"), {"eval_head": "flow"}, "sft.eval_head", "sft.eval_head=ar"),
         (Objective("ar", ce_weight=0.5), {}, "sft.ce_weight", "sft.objective=joint"),
         (Objective("flow", ce_weight=0.5), {}, "sft.ce_weight", "sft.objective=joint"),
-        (Objective("flow"), {"compiled": True}, "sft.compile", "sft.compile=false"),
-        (Objective("joint"), {"compiled": True}, "sft.compile", "sft.compile=false"),
         (Objective("flow", insulate=True), {"eval_head": "ar"}, "sft.eval_head", "sft.eval_head=flow"),
     ],
 )
 def test_settings_that_say_nothing_under_an_objective_are_refused(objective, settings, key, remedy):
-    plain = {"fresh_expert": False, "expert_lr": None, "eval_head": None, "compiled": False}
+    plain = {"fresh_expert": False, "expert_lr": None, "eval_head": None}
     with pytest.raises(ConfigError) as refused:
         check_settings(objective, **{**plain, **settings})
     assert refused.value.where == key and remedy in (refused.value.remedy or "")
@@ -218,9 +216,9 @@ def test_settings_that_say_nothing_under_an_objective_are_refused(objective, set
 def test_settings_that_say_something_are_taken():
     for objective in OBJECTIVES.values():
         flow, rate = objective.has_flow, 1e-4 if objective.has_flow else None
-        check_settings(objective, fresh_expert=flow, expert_lr=rate, eval_head=None, compiled=not flow)
-    check_settings(Objective("joint", 0.5, True), fresh_expert=False, expert_lr=None, eval_head="ar", compiled=False)
-    check_settings(Objective("flow"), fresh_expert=False, expert_lr=None, eval_head="ar", compiled=False)
+        check_settings(objective, fresh_expert=flow, expert_lr=rate, eval_head=None)
+    check_settings(Objective("joint", 0.5, True), fresh_expert=False, expert_lr=None, eval_head="ar")
+    check_settings(Objective("flow"), fresh_expert=False, expert_lr=None, eval_head="ar")
 
 
 # ------------------------------------------------------------------------------------------------------- the expert

@@ -129,7 +129,6 @@ def _objective(settings: SftConfig) -> Objective:
         fresh_expert=settings.expert == FRESH,
         expert_lr=settings.expert_lr,
         eval_head=settings.eval_head,
-        compiled=settings.compile,
     )
     return objective
 

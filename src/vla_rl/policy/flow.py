@@ -86,21 +86,24 @@ def seen_positions(policy: VlaPolicy) -> Tensor:
     return (template_P != policy.tokenizer.token_to_id(TURN_END)).nonzero().squeeze(1)
 
 
-def prompt_keys_values(policy: VlaPolicy, frames: Tensor, state_bins_BJ: Tensor) -> KeyValues:
+def prompt_keys_values(
+    policy: VlaPolicy, frames: Tensor, state_bins_BJ: Tensor, *, seen_S: Tensor | None = None
+) -> KeyValues:
     """What the expert sees of some prompts; differentiable.
 
     Args:
         frames: uint8 [B, C, height, width, 3].
         state_bins_BJ: integer [B, J].
+        seen_S: `seen_positions`, where they are known already: they cannot be found in a compiled pass.
     """
     embedded = prompt_embeddings(policy.model, policy.prompt, frames, state_bins_BJ)
     kept = _Kept()
     text_stack(policy.model, policy.prompt, embedded[:, :-1], kept)
-    return kept.seen(seen_positions(policy))
+    return kept.seen(seen_positions(policy) if seen_S is None else seen_S)
 
 
 def logits_and_keys_values(
-    policy: VlaPolicy, frames: Tensor, state_bins_BJ: Tensor, bins_BT: Tensor
+    policy: VlaPolicy, frames: Tensor, state_bins_BJ: Tensor, bins_BT: Tensor, *, seen_S: Tensor | None = None
 ) -> tuple[Tensor, KeyValues]:
     """One pass of the trunk for both heads: what `VlaPolicy.logits` and what `prompt_keys_values` gives.
 
@@ -108,6 +111,7 @@ def logits_and_keys_values(
         frames: uint8 [B, C, height, width, 3].
         state_bins_BJ: integer [B, J].
         bins_BT: integer [B, T]; the last column is predicted but not fed. The expert sees none of them.
+        seen_S: as of `prompt_keys_values`.
     """
     model, prompt = policy.model, policy.prompt
     embedded = prompt_embeddings(model, prompt, frames, state_bins_BJ)
@@ -115,7 +119,7 @@ def logits_and_keys_values(
     kept = _Kept()
     hidden = text_stack(model, prompt, torch.cat([embedded, fed.to(embedded.dtype)], dim=1), kept)
     logits = block_logits(model, hidden[:, prompt.length - 1 :], prompt.ids.action_block, policy.vocabulary)
-    return logits, kept.seen(seen_positions(policy))
+    return logits, kept.seen(seen_positions(policy) if seen_S is None else seen_S)
 
 
 def insulated(keys_values: KeyValues) -> KeyValues:

@@ -277,8 +277,10 @@ def _family(r: Registration) -> Iterator[Finding]:
     if not 0 < r.claim.family < 1:
         yield Finding("claim.family", f"{r.claim.family:g} is no size of a test", "0.05, or null for no adjustment")
     for name in r.primaries():
-        if not hasattr(r.read(name).rule, "alpha"):
-            what = f"primary reads are adjusted for one another, and {r.read(name).rule.KIND} has no p-value"
+        rule = r.read(name).rule
+        guard = getattr(rule, "requires", "beyond") != "beyond"
+        if guard or not hasattr(rule, "alpha"):
+            what = f"primary reads are adjusted for one another, and {'a guard' if guard else rule.KIND} has no p-value"
             yield Finding(f"reads[{name}].rule", what, "use mcnemar, sign_test or binomial_tail, or claim.family: null")
 
 

@@ -34,7 +34,7 @@ from vla_rl.sft.dataset import TrainingRows
 from vla_rl.sft.events import PolicySaved, SftEvaluated, SftLogged, SftStopped
 from vla_rl.sft.objective import token_accuracy
 from vla_rl.sft.optimiser import adamw, set_rates
-from vla_rl.sft.terms import loss_terms
+from vla_rl.sft.terms import Passes, loss_terms
 from vla_rl.sft.transitions import Objective, heads_after
 
 LOG_FILE, EVAL_FILE, RESUME = "sft.jsonl", "eval.jsonl", "resume"
@@ -84,7 +84,7 @@ class SftTrainer:
             for `eval.jsonl`, to which `step` and `wall_s` are added.
         log_every: updates per log row.
         checkpoint_every_s: seconds between resume points.
-        compile: compile the token term's forward pass (worth it on a GPU from some hundred updates on).
+        compile: compile the passes of trunk and expert (worth it on a GPU from some hundred updates on).
         max_wall_s: stop cleanly after this many seconds, or None.
         on_event: gets `SftLogged`, `SftEvaluated`, `PolicySaved`, `SftStopped`.
     """
@@ -153,7 +153,7 @@ class SftTrainer:
         apart = [trunk, expert] if objective.insulate else [self.parameters]
         self.clipped = [list(part.values()) for part in apart if part]
         self.average = WeightAverage(self.parameters, ema)
-        self.logits = torch.compile(policy.logits) if compile else policy.logits
+        self.passes = Passes.of(policy, compiled=compile)
         self.step, self.started_from = 0, policy.heads
         self.window: list[dict[str, Tensor]] = []  # what the log averages, since its last row
         self.last_loss: float | None = None
@@ -200,7 +200,7 @@ class SftTrainer:
     def _update(self) -> dict[str, Tensor]:
         batch = self.batches.of_step(self.step)
         set_rates(self.optimizer, self.step, self.steps, self.warmup_steps)
-        terms = loss_terms(self.objective, self.policy, batch, mixed=self.mixed, logits=self.logits)
+        terms = loss_terms(self.objective, self.policy, batch, mixed=self.mixed, passes=self.passes)
         self.optimizer.zero_grad(set_to_none=True)
         terms.total.backward()
         norms = [torch.nn.utils.clip_grad_norm_(part, self.grad_clip) for part in self.clipped]

@@ -80,9 +80,7 @@ FRESH_TWIN = Start(trained=False, place=True, expert=False, stale=frozenset())
 OTHER_MODEL = Start(trained=False, place=False, expert=False, stale=frozenset())  # that is given action tokens
 
 
-def check_settings(
-    objective: Objective, *, fresh_expert: bool, expert_lr: float | None, eval_head: str | None, compiled: bool
-) -> None:
+def check_settings(objective: Objective, *, fresh_expert: bool, expert_lr: float | None, eval_head: str | None) -> None:
     """Refuse settings that say nothing under the objective, whatever it starts from.
 
     Raises:
@@ -99,8 +97,6 @@ def check_settings(
     if objective.ce_weight != 1.0 and objective.kind != JOINT:
         what = f"the objective {objective.kind} has one term, so there is nothing to weigh"
         raise _refused(what, "sft.ce_weight", "leave sft.ce_weight away, or sft.objective=joint")
-    if objective.has_flow and compiled:
-        raise _refused("only the token term's pass is compiled", "sft.compile", "sft.compile=false")
     if objective.has_flow and eval_head == AR and not objective.has_tokens and not objective.trains_trunk:
         what = "nothing that the token head reads is trained, so each evaluation of it would be the same"
         raise _refused(what, "sft.eval_head", "sft.eval_head=flow")

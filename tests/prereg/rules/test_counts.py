@@ -20,6 +20,26 @@ def test_a_drop_from_44_percent_is_material_at_35_of_100_and_not_at_36(make, k, 
         assert outcome.p == pytest.approx(0.0424, abs=5e-5) and "P(X <= 35" in outcome.sentence
 
 
+@pytest.mark.parametrize(("k", "status"), [(0, "FAIL"), (35, "FAIL"), (36, "PASS"), (44, "PASS"), (100, "PASS")])
+def test_as_a_guard_it_fails_on_a_material_drop_alone(make, k, status):
+    guard = BinomialTail("flow", "anchor", direction="increase", requires="not_against", effect=0.2)
+    context = make.context(make.recorded("flow", success=(k, 100)), constants={"anchor": 0.44})
+    outcome = guard.judge(context)
+    assert outcome.status == status and outcome.details["critical"] == 35
+    assert outcome.p is None and outcome.effect == -0.2  # no p-value that a family of reads could be adjusted by
+    assert outcome.power == pytest.approx(0.99523, abs=1e-5)  # P(X <= 35 | 0.24)
+    assert f"P(X <= {k} | Binomial(100, 0.44))" in outcome.sentence
+    other = BinomialTail("flow", 0.44, direction="decrease", requires="not_against")
+    assert (other.judge(context).status == "FAIL") == (k >= 53)
+
+
+def test_a_guard_over_so_few_scenes_or_from_so_low_an_anchor_that_no_drop_is_material_is_refused(make):
+    for n, anchor, sound in ((5, 0.44, False), (6, 0.44, True), (100, 0.02, False), (100, 0.03, True)):
+        guard = BinomialTail("flow", "anchor", direction="increase", requires="not_against")
+        told = guard.impossible(make.context(planned={"flow": make.evaluation(n)}, constants={"anchor": anchor}))
+        assert bool(told) != sound and all("it can never FAIL" in each for each in told)
+
+
 def test_a_rise_above_7_percent_needs_12_of_100(make):
     rule = BinomialTail("m", "anchor", effect=0.1)
     at_11, at_12 = (

@@ -51,6 +51,11 @@ def _active(loaded: Loaded) -> tuple[str, str]:
                 return f"vla-rl prereg override {id} {gate.id} --reason ...", f"{gate.id} says BAND"
             if judged["decision"] != PASS and gate.id not in now.overridden:
                 return _ending(loaded, f"the gate {gate.id} says {judged['decision']}")
+        for deferred in (d for d in registration.deferred if d.by == rung.id and waiting):
+            if registration.constants.get(deferred.id) is None:
+                why = f"{rung.id} waits for the constant {deferred.id}"
+                settle = f"vla-rl prereg amend {id} --settle {deferred.id} --kind operational --data-seen outcomes ..."
+                return (settle if deferred.read in now.reads else f"vla-rl prereg read {id} {deferred.read}"), why
         for arm in registration.arms:
             if now.completed(rung.id, arm.id) is None:
                 return _launch(loaded, rung.id, arm.id, arm.label)

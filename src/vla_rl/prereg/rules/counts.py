@@ -23,6 +23,7 @@ class BinomialTail(Rule):
     """Is the count too high (or too low) for a known rate? Exact one-sided tail.
 
     PASS: P(X >= k), or P(X <= k) for a decrease, is at most `alpha` under Binomial(n, rate). FAIL: the other tail is.
+    With `requires: not_against` it is a guard: FAIL if the count is materially on the wrong side, else PASS.
 
     Attributes:
         measurement: whose episodes are counted.
@@ -30,9 +31,10 @@ class BinomialTail(Rule):
         metric: a yes-or-no metric.
         direction: which tail; null is the claim's direction.
         alpha: size of the test.
-        otherwise: what it is if neither tail is small.
+        requires: beyond: the count is materially beyond the rate. not_against: not materially on the other side of it.
+        otherwise: of `beyond`: what it is if neither tail is small.
         last: of a series, only so many rows from its end.
-        effect: smallest change of the rate that it should see; null is the claim's.
+        effect: smallest change of the rate that it should see, of `not_against` to the other side; null is the claim's.
     """
 
     measurement: str
@@ -40,6 +42,7 @@ class BinomialTail(Rule):
     metric: str = "success"
     direction: Direction | None = None
     alpha: Number = 0.05
+    requires: Requires = "beyond"
     otherwise: Otherwise = "inconclusive"
     last: int | None = None
     effect: Number | None = None
@@ -53,11 +56,15 @@ class BinomialTail(Rule):
     def _judge(self, context: Context) -> Outcome:
         k, n = context.count(self.measurement, self.metric, self.last)
         rate, alpha = context.number(self.rate), context.number(self.alpha)
-        rising = context.toward(self.direction) == "increase"
+        rising = self._rising(context)
         tails = upper_tail(k, n, rate), lower_tail(k, n, rate)
         p, opposite = tails if rising else tails[::-1]
         critical = critical_high(n, rate, alpha) if rising else critical_low(n, rate, alpha)
-        status = settle(p <= alpha, opposite <= alpha, self.otherwise)
+        guard, material = self.requires == "not_against", p <= alpha
+        if guard:
+            status = "FAIL" if material else "PASS"
+        else:
+            status = settle(material, opposite <= alpha, self.otherwise)
         sign = ">=" if rising else "<="
         effect = context.effect(self.effect, self.metric)
         signed = None if effect is None else effect if rising else -effect
@@ -69,11 +76,15 @@ class BinomialTail(Rule):
             estimate=k / n,
             interval=clopper_pearson(k, n, level) if 0 < level < 1 else None,
             level=level if 0 < level < 1 else None,
-            p=p,
+            p=None if guard else p,  # a small one speaks against it
             effect=signed,
             power=None if signed is None else power_of_tail(n, rate, signed, alpha),
-            details={"k": k, "rate": rate, "critical": critical, "p_opposite": opposite},
+            details={"k": k, "rate": rate, "critical": critical, "p_opposite": p if guard else opposite},
         )
+
+    def _rising(self, context: Context) -> bool:
+        """Whether the tail that is looked at is the upper one: of a guard, that which it warns of."""
+        return (context.toward(self.direction) == "increase") == (self.requires == "beyond")
 
     def _impossible(self, context: Context) -> Iterator[str]:
         yield from faults_of_rows(context, self.measurement, self.last)
@@ -85,11 +96,11 @@ class BinomialTail(Rule):
         n = context.planned_trials(self.measurement, self.last)
         if n is None:
             return
-        rising = context.toward(self.direction) == "increase"
+        rising, never = self._rising(context), "PASS" if self.requires == "beyond" else "FAIL"
         if rising and critical_high(n, rate, alpha) > n:
-            yield f"even {n}/{n} has P(X >= {n}) = {upper_tail(n, n, rate):.3g} > {alpha:g}: it can never PASS"
+            yield f"even {n}/{n} has P(X >= {n}) = {upper_tail(n, n, rate):.3g} > {alpha:g}: it can never {never}"
         if not rising and critical_low(n, rate, alpha) < 0:
-            yield f"even 0/{n} has P(X <= 0) = {lower_tail(0, n, rate):.3g} > {alpha:g}: it can never PASS"
+            yield f"even 0/{n} has P(X <= 0) = {lower_tail(0, n, rate):.3g} > {alpha:g}: it can never {never}"
 
 
 @dataclass(frozen=True)
