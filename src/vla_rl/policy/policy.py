@@ -204,14 +204,30 @@ class VlaPolicy:
 
 
 def new_twin(
-    *, codec: FastCodec, stats: NormStats, task: str, seed: int, architecture: molmo2.TwinArchitecture
+    *,
+    codec: FastCodec,
+    stats: NormStats,
+    task: str,
+    seed: int,
+    architecture: molmo2.TwinArchitecture,
+    base_size: int = 0,
+    device: str = "cpu",
+    grammar: str = REACHABLE,
 ) -> VlaPolicy:
-    """A policy with fresh random weights, on the CPU, for supervised training to start from."""
-    tokenizer = build_tokenizer(task, codec.vocabulary)
+    """A policy with fresh random float32 weights, for supervised training to start from.
+
+    Args:
+        base_size: see `build_tokenizer`.
+        device: where its weights are drawn and stay.
+        grammar: which bins are legal, see `vla_rl.policy.grammar`.
+    """
+    tokenizer = build_tokenizer(task, codec.vocabulary, base_size=base_size)
     ids = TokenIds.of(tokenizer, codec.vocabulary)
     config = molmo2.twin_config(architecture, tokenizer, ids, codec.vocabulary)
-    model = molmo2.build_twin(config, seed=seed)
-    return VlaPolicy(model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device="cpu")
+    model = molmo2.build_twin(config, seed=seed, device=device)
+    return VlaPolicy(
+        model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device=device, grammar=grammar
+    )
 
 
 def load_policy(
