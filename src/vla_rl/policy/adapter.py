@@ -69,6 +69,7 @@ class Adapter(Protocol):
     Attributes:
         text_parameters: prefixes of the parameter names of the decoder, its embedding and its head.
         token_tables: parameter names of the tables that have one row a token (embedding, head).
+        can_recompute: whether `logits` heeds `VlaPolicy.recompute`.
     """
 
     @property
@@ -76,6 +77,9 @@ class Adapter(Protocol):
 
     @property
     def token_tables(self) -> tuple[str, ...]: ...
+
+    @property
+    def can_recompute(self) -> bool: ...
 
     def prompt(self, policy: VlaPolicy) -> Prompt:
         """The prompt of the policy's task as tensors on its device, with whatever else the other methods read."""

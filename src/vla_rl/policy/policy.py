@@ -59,6 +59,7 @@ class VlaPolicy:
         lora: the adapter beside its projections, see `vla_rl.policy.lora`; None: there is none.
         head: which head acts, ``ar`` (action tokens) or ``flow``.
         expert: the network of the flow head; None unless it was asked for (`vla_rl.policy.expert_files`).
+        recompute: keep only the inputs of the text layers for a backward pass, and compute the rest again there.
         heads: what trained each head last, and whether it is stale (`vla_rl.policy.heads`); saved with the policy.
     """
 
@@ -66,6 +67,7 @@ class VlaPolicy:
     training_scene: Mapping[str, Any] | None = None
     allow_scene_mismatch: bool = False
     lora: LoraSettings | None = None
+    recompute: bool = False
     head: str = AR
     expert: ActionExpert | None = None
     heads: Heads = MappingProxyType({})
