@@ -38,7 +38,12 @@ class Prompt(Protocol):
 
 
 class StepDecoder(Protocol):
-    """One fixed batch of rows, from prompt to logits, one token at a time; weights are read at every `prefill`."""
+    """One fixed batch of rows, from prompt to logits, one token at a time; weights are read at every `prefill`.
+
+    One that holds much memory says how much as `nbytes`.
+    """
+
+    policy: VlaPolicy
 
     def width(self, rows: int) -> int:
         """Rows to fill a batch of `rows` up to, so that a row's result does not depend on how many there are."""

@@ -98,6 +98,11 @@ class Decoder:
         self._graph: StepGraph | None = None
         self._graphed = self._cache.keys.is_cuda
 
+    @property
+    def nbytes(self) -> int:
+        """Of the cache."""
+        return 2 * self._cache.keys.nbytes
+
     def width(self, rows: int) -> int:
         """Rows to fill a batch of `rows` up to: on a CPU whole `ALIKE_ROWS`, which round alike; else all, R."""
         if torch.device(self.policy.device).type != "cpu" or self.rows % ALIKE_ROWS:

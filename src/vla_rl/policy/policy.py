@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.errors import ConfigError
 from vla_rl.policy import molmo2
 from vla_rl.policy.adapter import Adapter, StepDecoder
 from vla_rl.policy.chunks import ChunkCodec
@@ -34,7 +33,7 @@ from vla_rl.policy.lora import LoraSettings, acting_pairs, check_merged, plain_s
 from vla_rl.policy.metadata import VERSION, Metadata, write_metadata
 from vla_rl.policy.molmo2_adapter import Molmo2Adapter
 from vla_rl.policy.normalise import NormStats
-from vla_rl.policy.parts import DTYPES, Parts, read_parts
+from vla_rl.policy.parts import DTYPES, Parts, check_format, read_parts
 from vla_rl.policy.prompt import SO101, Observation, state_bins
 from vla_rl.policy.sources import CODEC_DIR, TRAINING_SCENE, Sources, read_training_scene
 from vla_rl.policy.tokenizer import TokenIds, build_tokenizer, save_tokenizer
@@ -273,8 +272,7 @@ def load_policy(
         CheckpointRefused: a named promise of the layout is broken; see `vla_rl.policy.refusals`.
     """
     check_head(serve_head)
-    if dtype not in DTYPES:
-        raise ConfigError(f"no number format {dtype!r}", where="policy.dtype", remedy=f"one of {', '.join(DTYPES)}")
+    check_format(dtype, where="policy.dtype")
     sources = Sources(norm_tag, fast_tokenizer, fast_revision, joint_frame)
     parts = read_parts(resolve(checkpoint, revision, where="policy.checkpoint", pin="policy.revision"), sources)
     scene = read_training_scene(parts.directory)

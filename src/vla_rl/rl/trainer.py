@@ -236,6 +236,8 @@ class GrpoTrainer:
         """
         self.pulse.enter(step, "update")
         started = time.perf_counter()
+        if (release := getattr(self.sampler, "release", None)) is not None:
+            release()
         try:
             result, drift = self._move(step, wave, advantages)
         except torch.OutOfMemoryError as error:

@@ -90,6 +90,9 @@ class SamplerConfig:
         "random streams: named (ours), documented, documented_block (the older program) or device (computed there)",
         choices=("named", "documented", "documented_block", "device"),
     )
+    dtype: str | None = key(
+        None, "number format to sample in (null: the policy's own): float32 or bfloat16; the trainer scores rows anew"
+    )
 
 
 @dataclass
