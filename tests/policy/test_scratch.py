@@ -23,7 +23,14 @@ SMALL = {
 
 
 def drawn(**changes):
-    settings = {"tables": "bundled:tiny_full", "seed": 0, "dtype": "float32", "task": TASK, "grammar": "reachable"}
+    settings = {
+        "tables": "bundled:tiny_full",
+        "seed": 0,
+        "dtype": "float32",
+        "tf32": False,
+        "task": TASK,
+        "grammar": "reachable",
+    }
     return scratch_policy(device="cpu", **{**settings, **SMALL, **changes})
 
 
@@ -62,6 +69,12 @@ def test_it_is_saved_and_loaded_like_any_other(tmp_path):
     policy.save(tmp_path)
     loaded = load_policy(checkpoint=str(tmp_path), device="cpu", serve_head="ar", task=TASK)
     assert loaded.digest() == policy.digest()
+
+
+def test_products_are_those_that_were_asked_for():
+    for tf32 in (True, False):
+        drawn(tf32=tf32)
+        assert torch.backends.cuda.matmul.allow_tf32 is tf32
 
 
 @pytest.mark.parametrize("changes", [{"text_kv_heads": 3}, {"vision_read": [4, 1]}])

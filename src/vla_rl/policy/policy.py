@@ -231,6 +231,12 @@ def new_twin(
     )
 
 
+def set_products(*, tf32: bool) -> None:
+    """How a GPU multiplies float32 matrices, in all of this process: as IEEE has it, or in TF32, whose factors have 10
+    bits of mantissa, on tensor cores."""
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+
+
 def load_policy(
     *,
     checkpoint: str,
@@ -239,6 +245,7 @@ def load_policy(
     task: str,
     revision: str | None = None,
     dtype: str = "float32",
+    tf32: bool = False,
     norm_tag: str | None = None,
     fast_tokenizer: str | None = None,
     fast_revision: str | None = None,
@@ -258,6 +265,7 @@ def load_policy(
         task: the task in words.
         revision: commit that a hub id is pinned to.
         dtype: number format of the network, ``float32`` or ``bfloat16``.
+        tf32: see `set_products`.
         norm_tag: which tables to use where the checkpoint has several.
         fast_tokenizer, fast_revision: directory, or hub id and commit, of the action codec; None for the checkpoint's
             own.
@@ -272,6 +280,7 @@ def load_policy(
         CheckpointRefused: a named promise of the layout is broken; see `vla_rl.policy.refusals`.
     """
     check_head(serve_head)
+    set_products(tf32=tf32)
     check_format(dtype, where="policy.dtype")
     sources = Sources(norm_tag, fast_tokenizer, fast_revision, joint_frame)
     parts = read_parts(resolve(checkpoint, revision, where="policy.checkpoint", pin="policy.revision"), sources)

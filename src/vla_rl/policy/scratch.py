@@ -15,7 +15,7 @@ from vla_rl.errors import ConfigError
 from vla_rl.policy.hub import resolve
 from vla_rl.policy.molmo2 import TwinArchitecture
 from vla_rl.policy.parts import DTYPES, read_parts
-from vla_rl.policy.policy import VlaPolicy, new_twin
+from vla_rl.policy.policy import VlaPolicy, new_twin, set_products
 from vla_rl.policy.sources import Sources
 
 
@@ -25,6 +25,7 @@ def scratch_policy(
     tables: str,
     seed: int,
     dtype: str,
+    tf32: bool,
     task: str,
     grammar: str,
     vision_read: Sequence[int],
@@ -41,6 +42,7 @@ def scratch_policy(
         tables: a checkpoint: a directory, ``bundled:NAME`` or a hub id.
         seed: of the weights.
         dtype: number format of the network; they are drawn in float32.
+        tf32: see `set_products`.
         base_size: rows of embedding and head, at least.
         sizes: the other attributes of `TwinArchitecture`.
 
@@ -53,6 +55,7 @@ def scratch_policy(
             where="policy.text_kv_heads, policy.vision_read",
             remedy=f"let the one divide the other, and name layers from 0 to {vision_layers - 1}",
         )
+    set_products(tf32=tf32)
     directory = resolve(tables, None, where="policy.tables", pin="policy.tables")
     parts = read_parts(directory, Sources(None, None, None, None))
     architecture = TwinArchitecture(

@@ -15,6 +15,7 @@ class PolicyConfig:
     checkpoint: str = key(MISSING, "bundled:<name>, a checkpoint directory, or a hub id with its revision")
     revision: str | None = key(None, "commit (40 hex digits) that a hub id is pinned to")
     dtype: str = key("float32", "number format of the network", choices=("float32", "bfloat16"))
+    tf32: bool = key(False, "float32 matrix products of a GPU in TF32: several times as fast, 10 bits of mantissa")
     norm_tag: str | None = key(None, "normalisation tag, where the checkpoint has several (null: its only one)")
     joint_frame: str | None = key(
         None, "frame of the tables, if they do not tell: rig (v3.0) or v21", choices=("rig", "v21")
@@ -46,6 +47,7 @@ class ScratchPolicyConfig:
     tables: str = key("bundled:tiny_full", "checkpoint whose codec and normalisation it has; none of its weights")
     seed: int = key(0, "of the random weights")
     dtype: str = key("float32", "number format of the network", choices=("float32", "bfloat16"))
+    tf32: bool = key(False, "float32 matrix products of a GPU in TF32: several times as fast, 10 bits of mantissa")
     task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction given to the policy")
     grammar: str = key(
         "reachable",
