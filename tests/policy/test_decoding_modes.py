@@ -162,8 +162,8 @@ def test_reference_ids_are_those_of_transformers_generate(policy, observations):
 class ScriptedDecoder:
     """Answers with given ids, one list a row; repeats EOS past the end."""
 
-    def __init__(self, rows: Sequence[Sequence[int]], vocabulary: int, eos: int) -> None:
-        self.rows, self.vocabulary, self.eos, self.at = rows, vocabulary, eos, 0
+    def __init__(self, policy: VlaPolicy, rows: Sequence[Sequence[int]], eos: int) -> None:
+        self.policy, self.rows, self.eos, self.at = policy, rows, eos, 0
 
     def width(self, _: int) -> int:
         return len(self.rows)
@@ -177,14 +177,16 @@ class ScriptedDecoder:
     def step(self, _: object) -> torch.Tensor:
         ids = [row[self.at] if self.at < len(row) else self.eos for row in self.rows]
         self.at += 1
-        return torch.nn.functional.one_hot(torch.tensor(ids, dtype=torch.long), self.vocabulary).float()
+        return torch.nn.functional.one_hot(
+            torch.tensor(ids, dtype=torch.long), self.policy.prompt.ids.base_size
+        ).float()
 
 
 def scripted(policy: VlaPolicy, requests: Sequence[PredictRequest], answers: Sequence[Sequence[int]]):
     """Predictions in mode reference of a network that says `answers`."""
     sampler = GrammarSampler(batch_rows=len(answers), policy=policy, run_seed=0, mode="reference")
     eos = policy.tokenizer.token_to_id("<|im_end|>")
-    sampler._decoder = ScriptedDecoder(answers, policy.prompt.ids.base_size, eos)  # type: ignore[assignment]
+    sampler._decoder = ScriptedDecoder(policy, answers, eos)  # type: ignore[assignment]
     return sampler.sample(requests[: len(answers)], 0.0)
 
 

@@ -193,3 +193,8 @@ def test_settings_that_say_nothing_to_the_flow_head_are_refused(flow_policy, cha
 def test_a_policy_without_an_expert_cannot_be_sampled(policy: VlaPolicy):
     with pytest.raises(ConfigError, match="not loaded"):
         FlowSampler(batch_rows=4, policy=policy, run_seed=0)
+
+
+def test_another_number_format_is_refused(flow_policy):
+    with pytest.raises(ConfigError, match="own number format"):
+        FlowSampler(batch_rows=2, policy=flow_policy, run_seed=0, dtype="bfloat16")

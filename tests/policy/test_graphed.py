@@ -11,6 +11,7 @@ from policy_support import TASK
 from vla_rl.policy.decode import DecodeCache, Decoder
 from vla_rl.policy.graphed import StepGraph
 from vla_rl.policy.policy import load_policy
+from vla_rl.policy.stepweights import StepWeights
 
 
 def test_steps_of_a_graph_equal_the_fused_ones_whatever_was_decoded_before(policy, observations):
@@ -61,6 +62,48 @@ def test_attention_by_products_reads_what_torchs_kernel_reads(after_a_prompt):
     assert (weights.read_by_products(queries, keys, values, seen) - expected).abs().max() > 1e-5
 
 
+def test_separate_projections_give_the_bits_of_fused_ones(policy, observations):
+    frames, state = policy.frames_tensor(observations), policy.state_tensor(observations)
+    found = {}
+    for fused in (True, False):
+        decoder = Decoder(policy, len(observations))
+        decoder._fused = fused
+        with torch.no_grad():
+            decoder.prefill(frames, state)
+            found[fused] = torch.stack([decoder.step(torch.full((len(observations),), t)) for t in range(6)])
+    assert torch.equal(found[True], found[False])
+
+
+def test_a_graph_of_separate_weights_reads_them_where_they_are(after_a_prompt, policy):
+    """They move between prompts, in place. Weights at another place are not taken."""
+    _, cache = after_a_prompt
+    first = policy.prompt.ids.action_block
+    mlp, token = policy.model.model.language_model.layers[0].mlp, torch.full((cache.keys.shape[1],), 3)
+    down = mlp.down_proj.weight
+    before = down.detach().clone()
+
+    def weights():
+        columns = slice(first, first + policy.vocabulary)
+        return StepWeights.of(policy, columns, length=cache.keys.shape[3], fused=False)
+
+    try:
+        with torch.no_grad():
+            graph = StepGraph(weights(), cache, capture=False)
+            unmoved = graph.step(token).clone()
+            down *= 0.5
+            assert graph.take(weights())
+            graph.begin()
+            moved = graph.step(token).clone()
+            assert not torch.equal(moved, unmoved)
+            assert torch.equal(StepGraph(weights(), cache, capture=False).step(token), moved)
+            mlp.down_proj.weight = torch.nn.Parameter(down.clone())
+            assert not graph.take(weights())
+    finally:
+        with torch.no_grad():
+            mlp.down_proj.weight = down
+            down.copy_(before)
+
+
 class Stale(StepGraph):
     """A graph that does not see what it is fed."""
 
@@ -107,8 +150,9 @@ def test_weights_with_another_scale_or_place_of_an_adapter_are_not_taken(after_a
 
     def adapted(scale, places):
         first, *others = weights.layers
-        outputs = first.gate_up.weight.shape[0] // 2
-        pair = (torch.ones(4, first.gate_up.weight.shape[1]), torch.ones(outputs, 4), scale)
+        (gate_up,) = first.gate_up.weights
+        outputs = gate_up.shape[0] // 2
+        pair = (torch.ones(4, gate_up.shape[1]), torch.ones(outputs, 4), scale)
         adapters = tuple((outputs, pair if i in places else None) for i in range(2))
         changed = replace(first, gate_up=replace(first.gate_up, adapters=adapters))
         return replace(weights, layers=(changed, *others))

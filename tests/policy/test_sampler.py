@@ -106,7 +106,7 @@ def test_lanes_asked_at_the_same_time_answer_as_one_sampler_does(policy, request
 def test_a_row_of_the_full_size_twin_does_not_feel_the_width_of_its_batch(boat_policy, observations):
     requests = [PredictRequest(o, seed=300 + i, draw=0, replan=0) for i, o in enumerate(observations * 2)]
     sampler = GrammarSampler(batch_rows=16, policy=boat_policy, run_seed=7)
-    assert [sampler._decoder.width(rows) for rows in (1, 4, 5, 9, 13, 16)] == [4, 4, 8, 12, 16, 16]
+    assert [sampler._current_decoder().width(rows) for rows in (1, 4, 5, 9, 13, 16)] == [4, 4, 8, 12, 16, 16]
     widest = sampler.sample(requests, 0.7)
     for rows in (1, 5, 12):
         assert all(map(same, sampler.sample(requests[-rows:], 0.7), widest[-rows:]))

@@ -38,7 +38,12 @@ class Prompt(Protocol):
 
 
 class StepDecoder(Protocol):
-    """One fixed batch of rows, from prompt to logits, one token at a time; weights are read at every `prefill`."""
+    """One fixed batch of rows, from prompt to logits, one token at a time; weights are read at every `prefill`.
+
+    One that holds much memory says how much as `nbytes`.
+    """
+
+    policy: VlaPolicy
 
     def width(self, rows: int) -> int:
         """Rows to fill a batch of `rows` up to, so that a row's result does not depend on how many there are."""
@@ -69,6 +74,7 @@ class Adapter(Protocol):
     Attributes:
         text_parameters: prefixes of the parameter names of the decoder, its embedding and its head.
         token_tables: parameter names of the tables that have one row a token (embedding, head).
+        can_recompute: whether `logits` heeds `VlaPolicy.recompute`.
     """
 
     @property
@@ -76,6 +82,9 @@ class Adapter(Protocol):
 
     @property
     def token_tables(self) -> tuple[str, ...]: ...
+
+    @property
+    def can_recompute(self) -> bool: ...
 
     def prompt(self, policy: VlaPolicy) -> Prompt:
         """The prompt of the policy's task as tensors on its device, with whatever else the other methods read."""

@@ -4,7 +4,7 @@ In: frames and state bins, then one action bin per row and step. Out: logits ove
 that the network can predict. The prefill runs transformers' modules (`vla_rl.policy.trunk`), once for rows with the
 same prompt: the draws of one seed see the same first picture. A step does the same arithmetic on fused weights: in a
 network this small, the modules' some 60 small operations a layer cost several times what the arithmetic does. Tests
-hold both together.
+hold both together. Above `FUSED_BYTES` weights are not fused, because fused ones are a copy.
 
 On the CPU a step gives bit for bit what a teacher-forced pass over the whole stream gives, so that stored and
 recomputed log-probabilities are equal; in float32 they would otherwise drift apart by 2e-5 in a trained twin. Four
@@ -17,8 +17,8 @@ its last, partial tile differently (MKL: steps of 5, 6, 7 and 10 rows on 2 threa
 steps run on one thread, where they are as fast at these sizes, and prefill goes in the groups of `prefill_rows`, all
 of one size.
 
-On CUDA the steps of a small network are one graph each (`vla_rl.policy.graphed`): there the host takes longer to start
-some three hundred kernels than the GPU to run them.
+On CUDA steps are one graph each (`vla_rl.policy.graphed`): there the host takes longer to start hundreds of kernels
+than the GPU to run them.
 
 Shapes: R rows, U different prompts, H query heads, G key-value heads, L cached tokens, D text width, E head width, V
 bins.
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from vla_rl.policy.policy import VlaPolicy
 
 BUSY_TOKENS = 4096  # of a prefill: fewer leave an accelerator waiting for the host
+FUSED_BYTES = 256 * 2**20  # of the text layers
 ALIKE_ROWS = 4  # fewest rows of a matrix product that round as any larger number of rows does
 
 
@@ -91,9 +92,16 @@ class Decoder:
             text.num_hidden_layers, rows, text.num_key_value_heads, length, text.head_dim
         )
         self._cache = DecodeCache(keys, torch.zeros_like(keys))
+        layers = policy.model.model.language_model.layers
+        self._fused = sum(p.nbytes for p in layers.parameters()) <= FUSED_BYTES
         self._weights: StepWeights | None = None
         self._graph: StepGraph | None = None
         self._graphed = self._cache.keys.is_cuda
+
+    @property
+    def nbytes(self) -> int:
+        """Of the cache."""
+        return 2 * self._cache.keys.nbytes
 
     def width(self, rows: int) -> int:
         """Rows to fill a batch of `rows` up to: on a CPU whole `ALIKE_ROWS`, which round alike; else all, R."""
@@ -133,10 +141,10 @@ class Decoder:
             self._cache.spread(source_R, self._fed)
             logits = logits[source_R]
         self._cache.position = self._fed
-        self._weights = StepWeights.of(policy, self._columns, length=self._cache.keys.shape[3])
+        self._weights = StepWeights.of(policy, self._columns, length=self._cache.keys.shape[3], fused=self._fused)
         if self._graphed:
             self._graph = StepGraph.for_step(self._graph, self._weights, self._cache)
-            self._graphed = self._graph is not None  # it would fail, or be too large, at every prompt
+            self._graphed = self._graph is not None  # it would fail at every prompt
         return logits
 
     def step(self, chosen_R: Tensor) -> Tensor:

@@ -42,13 +42,21 @@ class FlowSampler:
         run_seed: first part of every random key.
         mode: ``grammar_masked``, the token sampler's default, which says nothing here; its other modes decode tokens.
         keys: kind of random streams, see `vla_rl.policy.noise`.
+        dtype: None; the token sampler's number format, of which there is none here.
 
     Raises:
-        ConfigError: no rows, no expert, a mode of tokens, or another kind of keys.
+        ConfigError: no rows, no expert, a mode of tokens, another kind of keys, or a number format.
     """
 
     def __init__(
-        self, *, batch_rows: int, policy: VlaPolicy, run_seed: int, mode: str = GRAMMAR_MASKED, keys: str = "named"
+        self,
+        *,
+        batch_rows: int,
+        policy: VlaPolicy,
+        run_seed: int,
+        mode: str = GRAMMAR_MASKED,
+        keys: str = "named",
+        dtype: str | None = None,
     ) -> None:
         if batch_rows < 1:
             raise ConfigError(f"{batch_rows} rows are no batch", where="sampler.batch_rows", remedy="use 1 or more")
@@ -57,6 +65,12 @@ class FlowSampler:
                 f"the flow head decodes no tokens, so there is no mode {mode!r} of it",
                 where="sampler.mode",
                 remedy=f"use sampler.mode={GRAMMAR_MASKED}, or policy.serve_head=ar",
+            )
+        if dtype is not None:
+            raise ConfigError(
+                "the flow head is sampled in the policy's own number format",
+                where="sampler.dtype",
+                remedy="use sampler.dtype=null and policy.dtype",
             )
         check_kind(keys)
         own_expert(policy)

@@ -1,11 +1,11 @@
 """One-token steps as a CUDA graph, which the host starts as one.
 
 In: the weights and the cache of a decoder (`vla_rl.policy.decode`). Out: the same logits, token by token. A graph knows
-addresses, so it has copies of the weights and its own places for what goes in and out; the position is counted on the
-device. Attention reads the whole cache with what lies ahead masked, so that every step is the same work. Before it is
-used, a graph is held against its own operations run one by one; one that cannot be captured or differs is given up with
-a warning, which costs time and nothing else. Left out: prefill, and networks whose weights are too large to be held
-once more.
+addresses, so it has copies of weights that are made anew for every prompt, reads the network's own where they are, and
+has its own places for what goes in and out; the position is counted on the device. Attention reads the whole cache with
+what lies ahead masked, so that every step is the same work. Before it is used, a graph is held against its own
+operations run one by one; one that cannot be captured or differs is given up with a warning, which costs time and
+nothing else. Left out: prefill.
 
 Shapes: R rows, L cached tokens, V bins of the action block.
 """
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from vla_rl.policy.decode import DecodeCache
     from vla_rl.policy.stepweights import StepWeights
 
-MOST_BYTES = 256 * 2**20  # of weights; they lie in memory once more
 WARM_UPS = 3
 COMPARED = 4  # steps of a new graph, each with another token
 APART = {torch.float32: 1e-4, torch.float64: 1e-10}  # of the largest logit; two kernels of one product may round apart
@@ -35,13 +34,14 @@ class StepGraph:
     """Steps over one cache, captured once and replayed.
 
     Args:
-        weights: copied now, and by `take`.
+        weights: copied now, and by `take`, but for those that are the network's own.
         cache: read and written in place.
         capture: False runs the same steps one operation at a time, on any device.
     """
 
     def __init__(self, weights: StepWeights, cache: DecodeCache, *, capture: bool = True) -> None:
-        copies = {id(tensor): tensor.detach().clone() for tensor in weights.tensors()}
+        mine = zip(weights.tensors(), weights.own(), strict=True)
+        copies = {id(tensor): tensor.detach() if own else tensor.detach().clone() for tensor, own in mine}
         self._weights, self._cache = deepcopy(weights, copies), cache
         device = cache.keys.device
         self._chosen_R = torch.zeros(cache.keys.shape[1], dtype=torch.int64, device=device)
@@ -59,10 +59,8 @@ class StepGraph:
             graph: the one of the prompt before; it is taken again if it has this cache, and weights of the same form.
 
         Returns:
-            None where the weights are too large, or where what was captured does not give what its operations give.
+            None where what was captured does not give what its operations give.
         """
-        if sum(tensor.nbytes for tensor in weights.tensors()) > MOST_BYTES:
-            return None
         if graph is None or graph._cache is not cache or not graph.take(weights):
             try:
                 graph = cls(weights, cache)
@@ -74,12 +72,16 @@ class StepGraph:
         return graph
 
     def take(self, weights: StepWeights) -> bool:
-        """Copy weights in; False, and nothing done, if they have another form."""
+        """Copy weights in; False, and nothing done, if they have another form, or the network's own another place."""
         if weights.form() != self._weights.form():
             return False
+        pairs = list(zip(self._weights.tensors(), weights.tensors(), weights.own(), strict=True))
+        if any(mine.data_ptr() != theirs.data_ptr() for mine, theirs, own in pairs if own):
+            return False
         with torch.no_grad():
-            for mine, theirs in zip(self._weights.tensors(), weights.tensors(), strict=True):
-                mine.copy_(theirs)
+            for mine, theirs, own in pairs:
+                if not own:
+                    mine.copy_(theirs)
         return True
 
     def apart(self) -> float:

@@ -88,6 +88,11 @@ class HfAdapter:
             raise ConfigError(f"the adapter's parameters do not fit: {error}", where="checkpoint.json") from error
 
     @property
+    def can_recompute(self) -> bool:
+        """Their own checkpointing wants a network in training mode."""
+        return False
+
+    @property
     def pictures(self) -> PictureTokens:
         """The wording of one picture in the prompt."""
         return PictureTokens(self.image_token, self.before, self.after)

@@ -29,7 +29,7 @@ from vla_rl.policy.weightfiles import MODEL
 
 @dataclass(frozen=True)
 class TwinArchitecture:
-    """Sizes of a twin. Attention heads are 32 wide everywhere.
+    """Sizes of a network. Attention heads are 32 wide, unless it is told otherwise.
 
     Attributes:
         image_px, patch_px: side of the square picture and of a patch; 2x2 patches become one image token.
@@ -37,6 +37,9 @@ class TwinArchitecture:
         text_width, text_layers, text_kv_heads, text_mlp: the decoder.
         adapter_mlp: hidden width of the projector from vision to text.
         rope_theta: base of the rotary positions; the release's 5e6 would leave most frequencies idle in 200 tokens.
+        vision_head, text_head: width of an attention head.
+        text_heads: of the decoder; as many as fit into its width, if 0.
+        vision_read: layers of the vision transformer whose outputs the adapter pools; last and middle, if empty.
     """
 
     image_px: int
@@ -50,6 +53,10 @@ class TwinArchitecture:
     text_mlp: int
     adapter_mlp: int
     rope_theta: float
+    vision_head: int = 32
+    text_head: int = 32
+    text_heads: int = 0
+    vision_read: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, config: TwinConfig, *, image_px: int) -> TwinArchitecture:
@@ -57,7 +64,6 @@ class TwinArchitecture:
         return cls(image_px=image_px, **{f.name: getattr(config, f.name) for f in fields(TwinConfig)})
 
 
-_HEAD = 32
 _CONTEXT = 1024
 
 
@@ -65,9 +71,10 @@ def twin_config(arch: TwinArchitecture, tokenizer: Any, ids: TokenIds, action_wi
     """The transformers configuration of a twin, with the action and state ids of a release beside it."""
     from transformers import Molmo2Config
 
-    vision_heads, text_heads = arch.vision_width // _HEAD, arch.text_width // _HEAD
+    vision_heads = arch.vision_width // arch.vision_head
+    text_heads = arch.text_heads or arch.text_width // arch.text_head
     token = tokenizer.token_to_id
-    heads = {"num_attention_heads": vision_heads, "num_key_value_heads": vision_heads, "head_dim": _HEAD}
+    heads = {"num_attention_heads": vision_heads, "num_key_value_heads": vision_heads, "head_dim": arch.vision_head}
     turn_end, pad = token(TURN_END), token(PAD)
     ends = {"bos_token_id": turn_end, "eos_token_id": turn_end, "pad_token_id": pad}
     text = {
@@ -75,7 +82,7 @@ def twin_config(arch: TwinArchitecture, tokenizer: Any, ids: TokenIds, action_wi
         "num_hidden_layers": arch.text_layers,
         "num_attention_heads": text_heads,
         "num_key_value_heads": arch.text_kv_heads,
-        "head_dim": _HEAD,
+        "head_dim": arch.text_head,
         "intermediate_size": arch.text_mlp,
         "vocab_size": ids.base_size,
         "additional_vocab_size": len(IMAGE_TOKENS),
@@ -99,7 +106,7 @@ def twin_config(arch: TwinArchitecture, tokenizer: Any, ids: TokenIds, action_wi
         "hidden_size": arch.vision_width,
         "intermediate_size": arch.adapter_mlp,
         "text_hidden_size": arch.text_width,
-        "vision_feature_layer": [arch.vision_layers - 1, arch.vision_layers // 2 - 1],
+        "vision_feature_layer": list(arch.vision_read) or [arch.vision_layers - 1, arch.vision_layers // 2 - 1],
     }
     robot = {
         "action_mode": "discrete",
@@ -134,11 +141,13 @@ def twin_config(arch: TwinArchitecture, tokenizer: Any, ids: TokenIds, action_wi
     )
 
 
-def build_twin(config: Any, *, seed: int) -> Any:
-    """A twin with fresh weights that depend on `config` and `seed` alone."""
+def build_twin(config: Any, *, seed: int, device: str = "cpu") -> Any:
+    """A network with fresh float32 weights that depend on `config`, `seed` and the kind of `device` alone; they are
+    made there."""
     from transformers import Molmo2ForConditionalGeneration
 
-    model = Molmo2ForConditionalGeneration(config)
+    with torch.device(device):
+        model = Molmo2ForConditionalGeneration(config)
     _initialise(model, seed)
     return model.eval()
 
@@ -149,7 +158,11 @@ def _initialise(model: Any, seed: int) -> None:
 
     transformers' default of 0.02 leaves the pictures without effect on the logits (1e-6) in a network this narrow.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(model.lm_head.weight.device).manual_seed(seed)
+
+    def drawn(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=generator, device=like.device)
+
     depth = {
         "vision_tower": model.config.vision_config.num_hidden_layers,
         "language_model": model.config.text_config.num_hidden_layers,
@@ -160,12 +173,12 @@ def _initialise(model: Any, seed: int) -> None:
         elif weight.ndim == 1:
             weight.fill_(1.0)
         elif "embed" in name.split(".")[-2] and "patch" not in name or name.endswith("positional_embedding"):
-            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.2)
+            weight.copy_(drawn(weight) * 0.2)
         else:
             layers = next((n for part, n in depth.items() if part in name), None)
             writes = name.split(".")[-2] in ("o_proj", "down_proj", "fc2") and layers is not None
             gain = 1.0 / math.sqrt(2 * layers) if writes and layers else 1.0
-            weight.copy_(torch.randn(weight.shape, generator=generator) * (gain / math.sqrt(weight.shape[1])))
+            weight.copy_(drawn(weight) * (gain / math.sqrt(weight.shape[1])))
 
 
 def save_model(model: Any, directory: Path, *, expert: Mapping[str, Tensor], more: Mapping[str, Any]) -> None:

@@ -32,6 +32,7 @@ class Molmo2Adapter:
     """Molmo2: pictures as patches that attend to each other both ways, features added to the patch embeddings."""
 
     text_parameters = ("model.language_model.", "lm_head.")
+    can_recompute = True
     token_tables = ("model.language_model.embed_tokens.weight", "lm_head.weight")
 
     def prompt(self, policy: VlaPolicy) -> PromptTensors:
@@ -61,7 +62,9 @@ class Molmo2Adapter:
         }
 
     def logits(self, policy: VlaPolicy, frames: Tensor, state_bins_BJ: Tensor, bins_BT: Tensor) -> Tensor:
-        return action_logits(policy.model, policy.prompt, policy.vocabulary, frames, state_bins_BJ, bins_BT)
+        return action_logits(
+            policy.model, policy.prompt, policy.vocabulary, frames, state_bins_BJ, bins_BT, recompute=policy.recompute
+        )
 
     def decoder(self, policy: VlaPolicy, rows: int, *, unconstrained: int | None = None) -> StepDecoder:
         """The fused decoder, or the network's own forward where its layers differ from the release's."""

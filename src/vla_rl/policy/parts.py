@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from vla_rl.errors import ConfigError
 from vla_rl.policy.adapter import Adapter
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.hf_adapter import HfAdapter
@@ -26,6 +27,16 @@ from vla_rl.policy.tokenizer import TokenIds
 from vla_rl.policy.weightfiles import FLOATS
 
 DTYPES = {str(t).removeprefix("torch."): t for t in FLOATS.values()}
+
+
+def check_format(dtype: str | None, *, where: str) -> None:
+    """Refuse a name that is no number format; None names none.
+
+    Raises:
+        ConfigError: listing those that there are.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise ConfigError(f"no number format {dtype!r}", where=where, remedy=f"one of {', '.join(DTYPES)}")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.errors import ConfigError
 from vla_rl.policy import molmo2
 from vla_rl.policy.adapter import Adapter, StepDecoder
 from vla_rl.policy.chunks import ChunkCodec
@@ -34,7 +33,7 @@ from vla_rl.policy.lora import LoraSettings, acting_pairs, check_merged, plain_s
 from vla_rl.policy.metadata import VERSION, Metadata, write_metadata
 from vla_rl.policy.molmo2_adapter import Molmo2Adapter
 from vla_rl.policy.normalise import NormStats
-from vla_rl.policy.parts import DTYPES, Parts, read_parts
+from vla_rl.policy.parts import DTYPES, Parts, check_format, read_parts
 from vla_rl.policy.prompt import SO101, Observation, state_bins
 from vla_rl.policy.sources import CODEC_DIR, TRAINING_SCENE, Sources, read_training_scene
 from vla_rl.policy.tokenizer import TokenIds, build_tokenizer, save_tokenizer
@@ -59,6 +58,7 @@ class VlaPolicy:
         lora: the adapter beside its projections, see `vla_rl.policy.lora`; None: there is none.
         head: which head acts, ``ar`` (action tokens) or ``flow``.
         expert: the network of the flow head; None unless it was asked for (`vla_rl.policy.expert_files`).
+        recompute: keep only the inputs of the text layers for a backward pass, and compute the rest again there.
         heads: what trained each head last, and whether it is stale (`vla_rl.policy.heads`); saved with the policy.
     """
 
@@ -66,6 +66,7 @@ class VlaPolicy:
     training_scene: Mapping[str, Any] | None = None
     allow_scene_mismatch: bool = False
     lora: LoraSettings | None = None
+    recompute: bool = False
     head: str = AR
     expert: ActionExpert | None = None
     heads: Heads = MappingProxyType({})
@@ -204,14 +205,36 @@ class VlaPolicy:
 
 
 def new_twin(
-    *, codec: FastCodec, stats: NormStats, task: str, seed: int, architecture: molmo2.TwinArchitecture
+    *,
+    codec: FastCodec,
+    stats: NormStats,
+    task: str,
+    seed: int,
+    architecture: molmo2.TwinArchitecture,
+    base_size: int = 0,
+    device: str = "cpu",
+    grammar: str = REACHABLE,
 ) -> VlaPolicy:
-    """A policy with fresh random weights, on the CPU, for supervised training to start from."""
-    tokenizer = build_tokenizer(task, codec.vocabulary)
+    """A policy with fresh random float32 weights, for supervised training to start from.
+
+    Args:
+        base_size: see `build_tokenizer`.
+        device: where its weights are drawn and stay.
+        grammar: which bins are legal, see `vla_rl.policy.grammar`.
+    """
+    tokenizer = build_tokenizer(task, codec.vocabulary, base_size=base_size)
     ids = TokenIds.of(tokenizer, codec.vocabulary)
     config = molmo2.twin_config(architecture, tokenizer, ids, codec.vocabulary)
-    model = molmo2.build_twin(config, seed=seed)
-    return VlaPolicy(model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device="cpu")
+    model = molmo2.build_twin(config, seed=seed, device=device)
+    return VlaPolicy(
+        model=model, tokenizer=tokenizer, codec=codec, stats=stats, task=task, device=device, grammar=grammar
+    )
+
+
+def set_products(*, tf32: bool) -> None:
+    """How a GPU multiplies float32 matrices, in all of this process: as IEEE has it, or in TF32, whose factors have 10
+    bits of mantissa, on tensor cores."""
+    torch.backends.cuda.matmul.allow_tf32 = tf32
 
 
 def load_policy(
@@ -222,6 +245,7 @@ def load_policy(
     task: str,
     revision: str | None = None,
     dtype: str = "float32",
+    tf32: bool = False,
     norm_tag: str | None = None,
     fast_tokenizer: str | None = None,
     fast_revision: str | None = None,
@@ -241,6 +265,7 @@ def load_policy(
         task: the task in words.
         revision: commit that a hub id is pinned to.
         dtype: number format of the network, ``float32`` or ``bfloat16``.
+        tf32: see `set_products`.
         norm_tag: which tables to use where the checkpoint has several.
         fast_tokenizer, fast_revision: directory, or hub id and commit, of the action codec; None for the checkpoint's
             own.
@@ -255,8 +280,8 @@ def load_policy(
         CheckpointRefused: a named promise of the layout is broken; see `vla_rl.policy.refusals`.
     """
     check_head(serve_head)
-    if dtype not in DTYPES:
-        raise ConfigError(f"no number format {dtype!r}", where="policy.dtype", remedy=f"one of {', '.join(DTYPES)}")
+    set_products(tf32=tf32)
+    check_format(dtype, where="policy.dtype")
     sources = Sources(norm_tag, fast_tokenizer, fast_revision, joint_frame)
     parts = read_parts(resolve(checkpoint, revision, where="policy.checkpoint", pin="policy.revision"), sources)
     scene = read_training_scene(parts.directory)

@@ -1,4 +1,4 @@
-"""Projections of a layer as one-token steps do them: fused, each with what an adapter adds to it.
+"""Projections of a layer as one-token steps do them, each with what an adapter adds to it.
 
 In: modules of a network, bare or wrapped by peft. Out: a callable on their common input that rounds as the modules do.
 Left out: everything else of a step (`vla_rl.policy.decode`), and what an adapter is (`vla_rl.policy.lora`).
@@ -22,30 +22,32 @@ from vla_rl.policy.lora import halves, is_off, is_wrapped
 class Projection:
     """Projections of one input side by side, with what an adapter adds to each.
 
-    The weights may be one matrix: a product rounds alike however many outputs it has. Those of rank 4 and 8 do not, so
-    every pair has products of its own, and the result is that of the modules bit for bit on a CPU.
+    The weights may be one matrix, which saves products and takes a copy: a product rounds alike however many outputs it
+    has. Those of rank 4 and 8 do not, so every pair has products of its own, and the result is that of the modules bit
+    for bit on a CPU.
 
     Attributes:
-        weight: [N, D], of all of them.
+        weights: one [N, D] of all of them, or those of each.
         adapters: outputs of each, with A, B and scale, or None where it has no pair; empty if none has.
     """
 
-    weight: Tensor
+    weights: tuple[Tensor, ...]
     adapters: tuple[tuple[int, tuple[Tensor, Tensor, float] | None], ...]
 
     @classmethod
-    def of(cls, *modules: Any) -> Projection:
-        """As the modules are now."""
-        weights = [module.weight for module in modules]
-        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+    def of(cls, *modules: Any, fused: bool) -> Projection:
+        """As the modules are now; `fused`: as one matrix."""
+        weights = tuple(module.weight for module in modules)
+        if fused and len(weights) > 1:
+            weights = (torch.cat(weights),)
         pairs = [halves(module) if is_wrapped(module) and not is_off(module) else None for module in modules]
         if not any(pairs):
-            return cls(weight, ())
-        return cls(weight, tuple((m.weight.shape[0], half) for m, half in zip(modules, pairs, strict=True)))
+            return cls(weights, ())
+        return cls(weights, tuple((m.weight.shape[0], half) for m, half in zip(modules, pairs, strict=True)))
 
     def tensors(self) -> list[Tensor]:
         """All that a call reads, in one order."""
-        return [self.weight, *(tensor for _, half in self.adapters if half is not None for tensor in half[:2])]
+        return [*self.weights, *(tensor for _, half in self.adapters if half is not None for tensor in half[:2])]
 
     def form(self) -> tuple[Any, ...]:
         """What a call does beside its tensors: their shapes and formats, which module has a pair, and its scale."""
@@ -54,11 +56,12 @@ class Projection:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, D] -> [rows, N], in the number format of the weights."""
-        out = linear(x, self.weight)
-        if not self.adapters:
-            return out
-        parts = out.split([outputs for outputs, _ in self.adapters], dim=1)
-        return torch.cat([_adapted(x, part, half) for part, (_, half) in zip(parts, self.adapters, strict=True)], dim=1)
+        parts = [linear(x, weight) for weight in self.weights]
+        if self.adapters:
+            if len(parts) < len(self.adapters):
+                parts = parts[0].split([outputs for outputs, _ in self.adapters], dim=1)
+            parts = [_adapted(x, part, half) for part, (_, half) in zip(parts, self.adapters, strict=True)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _adapted(x: Tensor, out: Tensor, half: tuple[Tensor, Tensor, float] | None) -> Tensor:

@@ -32,10 +32,13 @@ from vla_rl.policy.decode import step_threads
 from vla_rl.policy.grammar import legal_next
 from vla_rl.policy.logprob import check_temperature, masked_log_softmax
 from vla_rl.policy.noise import Noise, RngKey, check_kind, gumbel_noise
+from vla_rl.policy.parts import DTYPES, check_format
 from vla_rl.policy.policy import VlaPolicy
 from vla_rl.policy.prompt import Observation
 from vla_rl.policy.reference import longest_answer, unconstrained_answers
+from vla_rl.policy.shortcopy import ShortCopy
 
+HELD_BYTES = 2**30  # of a cache that is kept between two waves
 GRAMMAR_MASKED, REFERENCE = "grammar_masked", "reference"
 
 
@@ -131,21 +134,32 @@ class GrammarSampler:
         run_seed: first part of every random key.
         mode: ``grammar_masked`` or ``reference``.
         keys: kind of random streams, see `vla_rl.policy.noise`.
+        dtype: number format to sample in, ``float32`` or ``bfloat16``; None for the policy's own. Another one takes a
+            copy of the network, see `vla_rl.policy.shortcopy`.
 
     Raises:
-        ConfigError: no rows, another mode, or another kind of keys.
+        ConfigError: no rows, another mode, another kind of keys, or no such format.
     """
 
     def __init__(
-        self, *, batch_rows: int, policy: VlaPolicy, run_seed: int, mode: str = GRAMMAR_MASKED, keys: str = "named"
+        self,
+        *,
+        batch_rows: int,
+        policy: VlaPolicy,
+        run_seed: int,
+        mode: str = GRAMMAR_MASKED,
+        keys: str = "named",
+        dtype: str | None = None,
     ) -> None:
         if batch_rows < 1:
             raise ConfigError(f"{batch_rows} rows are no batch", where="sampler.batch_rows", remedy="use 1 or more")
         if mode not in (GRAMMAR_MASKED, REFERENCE):
             raise ConfigError(f"there is no mode {mode!r}", where="sampler.mode", remedy="grammar_masked or reference")
         check_kind(keys)
+        check_format(dtype, where="sampler.dtype")
         self.batch_rows, self.policy, self.run_seed, self.mode, self.keys = batch_rows, policy, run_seed, mode, keys
-        self._decoder = self._new_decoder()
+        self._short = ShortCopy(policy, DTYPES[dtype]) if dtype else None
+        self._decoder: StepDecoder | None = None
         self._lanes: list[GrammarSampler] = [self]
 
     @contextmanager
@@ -161,7 +175,7 @@ class GrammarSampler:
         at_most = torch.get_num_threads() if torch.device(self.policy.device).type == "cpu" else 1
         while len(self._lanes) < min(count, at_most):
             lane = copy.copy(self)
-            lane._decoder = self._new_decoder()
+            lane._decoder = None
             self._lanes.append(lane)
         with step_threads(self.policy.device):  # threads that start inside begin with the same number
             yield self._lanes[: min(count, at_most)]
@@ -193,10 +207,11 @@ class GrammarSampler:
 
     def _batch(self, requests: Sequence[PredictRequest], temperature: float) -> list[Prediction]:
         started = time.perf_counter()
-        rows = self._decoder.width(len(requests))
+        whole = self._current_decoder()
+        rows = whole.width(len(requests))
         filled = [*requests, *[requests[0]] * (rows - len(requests))]
         keys = [(self.run_seed, r.draw, r.seed, r.replan) for r in filled]
-        decoder, prompts = self._decoder.narrowed(rows), _Prompts.of(self.policy, [r.observation for r in filled])
+        decoder, prompts = whole.narrowed(rows), _Prompts.of(self.policy, [r.observation for r in filled])
         if self.mode == REFERENCE:
             answers = self._unconstrained(decoder, prompts, keys)
         else:
@@ -268,9 +283,22 @@ class GrammarSampler:
             )
         return predictions
 
-    def _new_decoder(self) -> StepDecoder:
-        room = longest_answer(self.policy) if self.mode == REFERENCE else None
-        return self.policy.decoder(self.batch_rows, unconstrained=room)
+    def release(self) -> None:
+        """Give back what it holds between two waves, if that is much: an update may need the room."""
+        for lane in self._lanes:
+            decoder = lane._decoder
+            if decoder is not None and (self._short is not None or getattr(decoder, "nbytes", 0) > HELD_BYTES):
+                lane._decoder = None
+        if self._short is not None:
+            self._short.release()
+
+    def _current_decoder(self) -> StepDecoder:
+        """The decoder of the network that samples, as it is now; made when it is needed."""
+        acting = self._short.policy() if self._short is not None else self.policy
+        if self._decoder is None or self._decoder.policy is not acting:
+            room = longest_answer(self.policy) if self.mode == REFERENCE else None
+            self._decoder = acting.decoder(self.batch_rows, unconstrained=room)
+        return self._decoder
 
     def _noise(self, keys: Sequence[RngKey], device: str) -> Noise:
         policy = self.policy

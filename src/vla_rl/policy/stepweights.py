@@ -1,4 +1,4 @@
-"""The weights of a one-token step, fused, and the arithmetic between cache and logits.
+"""The weights of a one-token step, and the arithmetic between cache and logits.
 
 In: a Molmo2 policy as it is now. Out: `StepWeights`, whose methods do a layer, an attention and the head on plain
 tensors. Left out: the cache, and how a step is run (`vla_rl.policy.decode`, `vla_rl.policy.graphed`).
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """Weights of one decoder layer for a step; projections of one input are concatenated, and the first half of the
-    sine table is negated."""
+    """Weights of one decoder layer for a step; the first half of the sine table is negated."""
 
     attention_norm_D: Tensor
     query_key_value: Projection
@@ -38,8 +37,9 @@ class LayerWeights:
     sin_LE: Tensor
 
     @classmethod
-    def of(cls, layer: Any, config: Any, cos: Tensor, sin: Tensor) -> LayerWeights:
-        """Of a layer of transformers' text stack, with its rotary tables [1, L, E]."""
+    def of(cls, layer: Any, config: Any, cos: Tensor, sin: Tensor, *, fused: bool) -> LayerWeights:
+        """Of a layer of transformers' text stack, with its rotary tables [1, L, E]; `fused`: projections of one input
+        are one matrix."""
         attention, mlp, half = layer.self_attn, layer.mlp, config.head_dim // 2
         norms = [
             attention.q_norm.weight.expand(config.num_attention_heads, -1),
@@ -47,12 +47,12 @@ class LayerWeights:
         ]
         return cls(
             attention_norm_D=layer.input_layernorm.weight,
-            query_key_value=Projection.of(attention.q_proj, attention.k_proj, attention.v_proj),
+            query_key_value=Projection.of(attention.q_proj, attention.k_proj, attention.v_proj, fused=fused),
             query_key_norm_HE=torch.cat(norms),
-            out=Projection.of(attention.o_proj),
+            out=Projection.of(attention.o_proj, fused=fused),
             mlp_norm_D=layer.post_attention_layernorm.weight,
-            gate_up=Projection.of(mlp.gate_proj, mlp.up_proj),
-            down=Projection.of(mlp.down_proj),
+            gate_up=Projection.of(mlp.gate_proj, mlp.up_proj, fused=fused),
+            down=Projection.of(mlp.down_proj, fused=fused),
             cos_LE=cos[0],
             sin_LE=torch.cat((-sin[0][:, :half], sin[0][:, half:]), dim=1),
         )
@@ -63,6 +63,10 @@ class LayerWeights:
         projections = (self.query_key_value, self.out, self.gate_up, self.down)
         return norms + [tensor for projection in projections for tensor in projection.tensors()]
 
+    def made(self) -> list[Tensor]:
+        """Those that are no weights of the network even where nothing is fused."""
+        return [self.query_key_norm_HE, self.cos_LE, self.sin_LE]
+
     def form(self) -> tuple[Any, ...]:
         """What the layer does beside its numbers; see `Projection.form`."""
         projections = (self.query_key_value, self.out, self.gate_up, self.down)
@@ -71,7 +75,10 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class StepWeights:
-    """All that a one-token step reads: rows of the embedding and the head, the last norm, the layers, and numbers."""
+    """All that a one-token step reads: rows of the embedding and the head, the last norm, the layers, and numbers.
+
+    Fused, projections of one input are one matrix: fewer products, and a copy of the network.
+    """
 
     embedding: Tensor
     head: Tensor
@@ -81,14 +88,16 @@ class StepWeights:
     groups: int
     width: int
     eps: float
+    fused: bool
 
     @classmethod
-    def of(cls, policy: VlaPolicy, columns: slice, length: int) -> StepWeights:
+    def of(cls, policy: VlaPolicy, columns: slice, length: int, *, fused: bool) -> StepWeights:
         """As they are now, in a policy of Molmo2.
 
         Args:
             columns: the ids that a step can feed and predicts.
             length: positions that there are.
+            fused: see the class.
         """
         model = policy.model
         text, config = model.model.language_model, model.config.text_config
@@ -100,22 +109,37 @@ class StepWeights:
             head=model.lm_head.weight[columns],
             final_norm_D=text.norm.weight,
             layers=tuple(
-                LayerWeights.of(layer, config, *tables[kind])
+                LayerWeights.of(layer, config, *tables[kind], fused=fused)
                 for layer, kind in zip(text.layers, text.rope_types, strict=True)
             ),
             heads=config.num_attention_heads,
             groups=config.num_key_value_heads,
             width=config.head_dim,
             eps=config.rms_norm_eps,
+            fused=fused,
         )
 
     def tensors(self) -> list[Tensor]:
         """All of them, in one order."""
         return [self.embedding, self.head, self.final_norm_D, *(t for layer in self.layers for t in layer.tensors())]
 
+    def own(self) -> list[bool]:
+        """Which of them are the network's own, at the places where it keeps them; in the same order."""
+        made = {id(tensor) for layer in self.layers for tensor in layer.made()}
+        return [not self.fused and id(tensor) not in made for tensor in self.tensors()]
+
     def form(self) -> tuple[Any, ...]:
         """Equal for weights that differ in their numbers alone, adapters included."""
-        sizes = (self.heads, self.groups, self.width, self.eps, self.embedding.shape, self.head.shape, self.head.dtype)
+        sizes = (
+            self.fused,
+            self.heads,
+            self.groups,
+            self.width,
+            self.eps,
+            self.embedding.shape,
+            self.head.shape,
+            self.head.dtype,
+        )
         return (*sizes, *(layer.form() for layer in self.layers))
 
     def layer(

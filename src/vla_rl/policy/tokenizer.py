@@ -127,8 +127,12 @@ class PromptLayout:
     image_slots_I: np.ndarray
 
 
-def build_tokenizer(task: str, action_width: int) -> Tokenizer:
-    """A byte-level BPE trained on the prompt of `task`, then every special family in release order."""
+def build_tokenizer(task: str, action_width: int, *, base_size: int = 0) -> Tokenizer:
+    """A byte-level BPE trained on the prompt of `task`, then every special family in release order.
+
+    Args:
+        base_size: rows of the base table are at least so many; those that nothing needs have tokens of their own.
+    """
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tok.decoder = decoders.ByteLevel()
@@ -137,7 +141,8 @@ def build_tokenizer(task: str, action_width: int) -> Tokenizer:
     trainer = trainers.BpeTrainer(vocab_size=2048, min_frequency=2, initial_alphabet=alphabet, show_progress=False)
     tok.train_from_iterator(phrases * 2, trainer)
     families = [PAD, TURN_START, TURN_END, *robot_families(action_width)]
-    padding = -(tok.get_vocab_size() + len(families)) % _BASE_MULTIPLE
+    used = tok.get_vocab_size() + len(families)
+    padding = max(-used % _BASE_MULTIPLE, base_size - used)
     add_tokens(tok, [*families, *(f"<extra_{i}>" for i in range(padding)), *IMAGE_TOKENS])
     return tok
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from vla_rl.policy.tokenizer import PromptLayout, TokenIds
 from vla_rl.policy.vision import pack_frames, pooling_index
@@ -108,13 +109,17 @@ def prompt_embeddings(model: Any, prompt: PromptTensors, frames: Tensor, state_b
     return embedded.index_add(1, prompt.image_slots, features)
 
 
-def text_stack(model: Any, prompt: PromptTensors, embedded: Tensor, cache: Any | None = None) -> Tensor:
+def text_stack(
+    model: Any, prompt: PromptTensors, embedded: Tensor, cache: Any | None = None, *, recompute: bool = False
+) -> Tensor:
     """Decoder layers over a whole sequence of embeddings [B, L, D]; the result is before the final norm.
 
     The sequence is padded on the right to whole vectors, so that a token's attention rounds alike whatever the length
     of the sequence and in one-token steps (`vla_rl.policy.decode`); nothing looks at the padding.
 
-    `cache` is anything with the `update` method of a transformers cache; it sees the padding too.
+    Args:
+        cache: anything with the `update` method of a transformers cache; it sees the padding too.
+        recompute: keep a layer's input alone for the backward pass, and compute the rest again there.
     """
     text, length = model.model.language_model, embedded.shape[1]
     embedded = nn.functional.pad(embedded, (0, 0, 0, -length % VECTOR))
@@ -124,7 +129,11 @@ def text_stack(model: Any, prompt: PromptTensors, embedded: Tensor, cache: Any |
     rotary = {kind: tables[kind](embedded, position_ids=positions) for kind in set(text.rope_types)}
     hidden = embedded
     for layer, kind in zip(text.layers, text.rope_types, strict=True):
-        hidden = layer(hidden, attention_mask=mask, position_embeddings=rotary[kind], cache=cache)
+        how = {"attention_mask": mask, "position_embeddings": rotary[kind]}
+        if recompute and torch.is_grad_enabled():
+            hidden = checkpoint(layer, hidden, use_reentrant=False, preserve_rng_state=False, **how)
+        else:
+            hidden = layer(hidden, **how, cache=cache)
     return hidden[:, :length]
 
 
@@ -135,7 +144,14 @@ def block_logits(model: Any, hidden: Tensor, block_start: int, width: int) -> Te
 
 
 def action_logits(
-    model: Any, prompt: PromptTensors, width: int, frames: Tensor, state_bins_BJ: Tensor, bins_BT: Tensor
+    model: Any,
+    prompt: PromptTensors,
+    width: int,
+    frames: Tensor,
+    state_bins_BJ: Tensor,
+    bins_BT: Tensor,
+    *,
+    recompute: bool = False,
 ) -> Tensor:
     """Teacher-forced logits of every action token, float32 [B, T, V].
 
@@ -145,9 +161,10 @@ def action_logits(
         frames: uint8 [B, C, height, width, 3].
         state_bins_BJ: integer [B, J].
         bins_BT: integer [B, T], the streams; the last column is predicted but not fed.
+        recompute: see `text_stack`.
     """
     embedded = prompt_embeddings(model, prompt, frames, state_bins_BJ)
     fed = model.model.language_model.embed_tokens(bins_BT[:, :-1].long() + prompt.ids.action_block)
     sequence = torch.cat([embedded, fed.to(embedded.dtype)], dim=1)
-    hidden = text_stack(model, prompt, sequence)
+    hidden = text_stack(model, prompt, sequence, recompute=recompute)
     return block_logits(model, hidden[:, prompt.length - 1 :], prompt.ids.action_block, width)

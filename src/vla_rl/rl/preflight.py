@@ -45,6 +45,21 @@ def check_sampling(policy: Any, sampler: Any, steps: int) -> None:
         )
 
 
+def set_recompute(policy: Any, wanted: bool) -> None:
+    """Tell the policy what its backward passes keep.
+
+    Raises:
+        ConfigError: its kind of network keeps everything.
+    """
+    if wanted and not policy.adapter.can_recompute:
+        raise ConfigError(
+            "only networks in the Molmo2 layout compute their layers again in a backward pass",
+            where="optim.recompute",
+            remedy="use optim.recompute=false, and smaller micro-batches if memory is short",
+        )
+    policy.recompute = wanted
+
+
 def render_canary(pool: Pool, seed: int) -> Observation:
     """Reset one environment and return what it shows.
 

@@ -142,6 +142,7 @@ class GrpoTrainer:
         self.evaluate_at = {0, *evaluate_at}
         check_use(self.geometry.training_seeds(steps), "train", where="geometry.train_seed_base")
         preflight.check_sampling(policy, sampler, steps)
+        preflight.set_recompute(policy, optim.recompute)
         self.parameters = surface.trainable(policy)
         self.optimizer = build_optimizer(self.parameters, optim, surface)
         self.kl_rows, self.trust_region = loss.kl_rows, loss.trust_region
@@ -235,6 +236,8 @@ class GrpoTrainer:
         """
         self.pulse.enter(step, "update")
         started = time.perf_counter()
+        if (release := getattr(self.sampler, "release", None)) is not None:
+            release()
         try:
             result, drift = self._move(step, wave, advantages)
         except torch.OutOfMemoryError as error:

@@ -26,6 +26,7 @@ from vla_rl.config.schema.components import (
     RewardV1Config,
     RewardV2Config,
     SamplerConfig,
+    ScratchPolicyConfig,
     SerialPoolConfig,
     SimConfig,
     TextStackConfig,
@@ -65,6 +66,7 @@ __all__ = [
     "EvalRoot",
     "ExperienceConfig",
     "ExpertConfig",
+    "ScratchPolicyConfig",
     "FullSurfaceConfig",
     "GatesConfig",
     "GeometryConfig",
@@ -197,6 +199,7 @@ ROOTS: dict[str, type] = {
 SCHEMAS: dict[tuple[str, str], type] = {
     ("policy", "schema_policy"): PolicyConfig,
     ("policy", "schema_expert"): ExpertConfig,
+    ("policy", "schema_scratch"): ScratchPolicyConfig,
     ("surface", "schema_text_stack"): TextStackConfig,
     ("surface", "schema_patch_only"): PatchOnlyConfig,
     ("surface", "schema_full"): FullSurfaceConfig,

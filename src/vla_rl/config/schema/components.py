@@ -15,6 +15,7 @@ class PolicyConfig:
     checkpoint: str = key(MISSING, "bundled:<name>, a checkpoint directory, or a hub id with its revision")
     revision: str | None = key(None, "commit (40 hex digits) that a hub id is pinned to")
     dtype: str = key("float32", "number format of the network", choices=("float32", "bfloat16"))
+    tf32: bool = key(False, "float32 matrix products of a GPU in TF32: several times as fast, 10 bits of mantissa")
     norm_tag: str | None = key(None, "normalisation tag, where the checkpoint has several (null: its only one)")
     joint_frame: str | None = key(
         None, "frame of the tables, if they do not tell: rig (v3.0) or v21", choices=("rig", "v21")
@@ -41,6 +42,37 @@ class PolicyConfig:
 
 
 @dataclass
+class ScratchPolicyConfig:
+    _target_: str = "vla_rl.policy.scratch.scratch_policy"
+    tables: str = key("bundled:tiny_full", "checkpoint whose codec and normalisation it has; none of its weights")
+    seed: int = key(0, "of the random weights")
+    dtype: str = key("float32", "number format of the network", choices=("float32", "bfloat16"))
+    tf32: bool = key(False, "float32 matrix products of a GPU in TF32: several times as fast, 10 bits of mantissa")
+    task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction given to the policy")
+    grammar: str = key(
+        "reachable",
+        "legal action bins: reachable (those the codec's encoder can emit) or documented (every one that decodes)",
+        choices=("reachable", "documented"),
+    )
+    image_px: int = key(378, "side of the square picture that it reads; sim.image_px has to be it", at_least=1)
+    patch_px: int = key(14, "side of a vision patch; 2x2 patches become one image token", at_least=1)
+    vision_width: int = key(1152, "width of the vision transformer", at_least=1)
+    vision_head: int = key(72, "width of one of its attention heads", at_least=1)
+    vision_layers: int = key(25, "layers of the vision transformer", at_least=1)
+    vision_read: list[int] = key([24, 18], "layers whose outputs the adapter pools, counted from 0")
+    vision_mlp: int = key(4304, "hidden width of its feed-forward layers", at_least=1)
+    adapter_mlp: int = key(9728, "hidden width of the projector from vision to text", at_least=1)
+    text_width: int = key(2560, "width of the decoder", at_least=1)
+    text_layers: int = key(36, "layers of the decoder", at_least=1)
+    text_heads: int = key(32, "attention heads of the decoder", at_least=1)
+    text_kv_heads: int = key(8, "key/value heads of the decoder", at_least=1)
+    text_head: int = key(128, "width of an attention head of the decoder", at_least=1)
+    text_mlp: int = key(9728, "hidden width of its feed-forward layers", at_least=1)
+    base_size: int = key(155_648, "rows of embedding and head, at least", at_least=1)
+    rope_theta: float = key(5.0e6, "base of the rotary positions", above=0)
+
+
+@dataclass
 class ExpertConfig:
     _target_: str = "vla_rl.evals.expert.ExpertEvaluator"
     workers: int = key(2, "processes that run the scripted expert", at_least=1)
@@ -59,6 +91,9 @@ class SamplerConfig:
         "named",
         "random streams: named (ours), documented, documented_block (the older program) or device (computed there)",
         choices=("named", "documented", "documented_block", "device"),
+    )
+    dtype: str | None = key(
+        None, "number format to sample in (null: the policy's own): float32 or bfloat16; the trainer scores rows anew"
     )
 
 

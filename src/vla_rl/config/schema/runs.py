@@ -154,6 +154,9 @@ class OptimConfig:
     microbatch_tokens: int | None = key(
         None, "most tokens of such a pass, prompts and padding included; a longer row goes alone", at_least=1
     )
+    recompute: bool = key(
+        False, "compute what the text layers gave again in the backward pass instead of keeping it: memory for time"
+    )
 
 
 @dataclass
