@@ -17,6 +17,7 @@ from vla_rl.config.schema.components import (
     FullSurfaceConfig,
     GrpoLossConfig,
     HeldOutConfig,
+    LeRobotConfig,
     LookConfig,
     LoraConfig,
     NoLoggerConfig,
@@ -70,6 +71,7 @@ __all__ = [
     "GeometryConfig",
     "GrpoLossConfig",
     "HeldOutConfig",
+    "LeRobotConfig",
     "LookConfig",
     "LoraConfig",
     "LossConfig",
@@ -197,6 +199,7 @@ ROOTS: dict[str, type] = {
 SCHEMAS: dict[tuple[str, str], type] = {
     ("policy", "schema_policy"): PolicyConfig,
     ("policy", "schema_expert"): ExpertConfig,
+    ("policy", "schema_lerobot"): LeRobotConfig,
     ("surface", "schema_text_stack"): TextStackConfig,
     ("surface", "schema_patch_only"): PatchOnlyConfig,
     ("surface", "schema_full"): FullSurfaceConfig,
