@@ -43,6 +43,16 @@ FILES = ("config.json", "model.safetensors", *PROCESSORS)
 class LeRobotPolicy:
     """A policy of LeRobot with its processors, and what it was taken for.
 
+    Args:
+        network: with `reset` and `select_action`, as LeRobot's `PreTrainedPolicy`.
+        before, after: its processors, of a batch and of an action.
+        stated: what its user said of it.
+        frame: joint frame of its angles.
+        steps: actions that are executed before it looks again.
+        task: instruction.
+        files: digest of its files.
+        made_by: its kind and LeRobot's version, for records.
+
     Attributes:
         head: which sampler answers for it.
         told: what a record says of it beside its digest.
@@ -51,20 +61,22 @@ class LeRobotPolicy:
     head = LEROBOT
 
     def __init__(
-        self, *, network: Any, before: Any, after: Any, stated: Stated, frame: str, steps: int, task: str, files: str
+        self,
+        *,
+        network: Any,
+        before: Any,
+        after: Any,
+        stated: Stated,
+        frame: str,
+        steps: int,
+        task: str,
+        files: str,
+        made_by: Mapping[str, str],
     ) -> None:
         self.network, self.before, self.after = network, before, after
         self.stated, self.frame, self.steps, self.task = stated, frame, steps, task
-        convention = {
-            "type": network.config.type,
-            "lerobot": importlib.metadata.version("lerobot"),
-            "joint_frame": frame,
-            "units": "degrees",
-            "fps": stated.fps,
-            "n_action_steps": steps,
-            "cameras": dict(stated.inputs),
-        }
-        self.told = {"lerobot": convention}
+        convention = {"joint_frame": frame, "units": "degrees", "fps": stated.fps, "n_action_steps": steps}
+        self.told = {"lerobot": {**made_by, **convention, "cameras": dict(stated.inputs)}}
         self._files = files
 
     def digest(self) -> str:
@@ -208,6 +220,7 @@ def load_lerobot_policy(
         steps=config.n_action_steps,
         task=task,
         files=_digest(directory),
+        made_by={"type": config.type, "version": importlib.metadata.version("lerobot")},
     )
 
 
