@@ -147,7 +147,7 @@ def under_ours(root: Path, checkpoint: Path) -> list[Seen]:
     lines = [
         Seen(
             "vla-rl eval policy=lerobot: rows by seed, funnel, intervals, sheet, film, traces, convention",
-            f"{summary['episodes']} episodes, {summary['success_strict']} strict, {said['type']} in {said['joint_frame']}",
+            f"{len(record['episodes'])} episodes, {summary['successes']} won, {said['type']}, {said['joint_frame']}",
             rows and files and reads and convention and "funnel" in told and summary["protocol"] == PROTOCOL,
         )
     ]
