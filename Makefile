@@ -48,10 +48,13 @@ lint: setup ## style and import order
 type: setup ## static types
 	@$(BIN)/pyright
 
-$(LEROBOT)/.installed: tests/lerobot/constraints.txt
+# Our own package comes without its dependencies: LeRobot's MolmoAct2 needs an older transformers than our policies do.
+$(LEROBOT)/.installed: tests/lerobot/constraints.txt plugins/lerobot_env_vla_rl/pyproject.toml
 	@test -x $(LEROBOT)/bin/python || "$(PYTHON)" -m venv $(LEROBOT)
 	@echo "Installing LeRobot into $(LEROBOT) (downloads gigabytes) ..."
-	@$(LEROBOT)/bin/python -m pip install --quiet --disable-pip-version-check -c $< 'lerobot[molmoact2,dataset]==0.6.1'
+	@$(LEROBOT)/bin/python -m pip install --quiet --disable-pip-version-check -c $< 'lerobot[molmoact2,dataset]==0.6.1' \
+		hydra-core manifold3d mujoco so101-nexus trimesh
+	@$(LEROBOT)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e . -e plugins/lerobot_env_vla_rl
 	@touch $@
 
 check-lerobot: gl $(LEROBOT)/.installed ## the lerobot package, in an environment of its own, reads our demonstrations bit for bit (downloads gigabytes)
@@ -60,11 +63,13 @@ check-lerobot: gl $(LEROBOT)/.installed ## the lerobot package, in an environmen
 	@$(LEROBOT)/bin/python tests/sft/check_with_lerobot.py check outputs/check-lerobot
 	@$(BIN)/python tests/sft/check_with_lerobot.py read outputs/check-lerobot
 
-test-lerobot: setup $(LEROBOT)/.installed ## the same environment: a tiny checkpoint means the same to lerobot and to us (RECORD=1 keeps the result)
+test-lerobot: gl $(LEROBOT)/.installed ## the same environment: a checkpoint means the same to lerobot and us, each runs in the other's evaluation (RECORD=1 keeps the result)
 	@rm -rf outputs/test-lerobot
 	@OMP_NUM_THREADS=1 PYTHONPATH=src:tests/policy $(BIN)/python tests/lerobot/parity_ours.py outputs/test-lerobot
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEROBOT)/bin/python tests/lerobot/parity_theirs.py outputs/test-lerobot \
 		>outputs/test-lerobot/theirs.log 2>&1 || { tail -40 outputs/test-lerobot/theirs.log; exit 1; }
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(LEROBOT)/bin/python tests/lerobot/world_check.py outputs/test-lerobot/world \
+		>outputs/test-lerobot/world.log 2>&1 || { tail -40 outputs/test-lerobot/world.log; exit 1; }
 	@$(BIN)/python tests/lerobot/parity_compare.py outputs/test-lerobot $(if $(RECORD),--record)
 
 gpu-bundle: gl ## dist/gpu-bundle: everything but torch for a machine without a network (docs/offline.md)

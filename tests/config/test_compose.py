@@ -72,7 +72,7 @@ def test_every_option_of_every_group_composes_and_is_plain_json():
     groups = {group: options(group) for group in sorted(groups)}
     for turn in range(max(map(len, groups.values()))):  # all groups at once, each with its next option
         chosen = [f"{group}={names[turn % len(names)]}" for group, names in groups.items()]
-        needed = ["policy.checkpoint=somewhere"] if "policy=molmoact2" in chosen else []
+        needed = ["policy.checkpoint=somewhere"] if {"policy=molmoact2", "policy=lerobot"} & set(chosen) else []
         tree = compose("config", [*chosen, *needed]).tree
         assert json.loads(json.dumps(tree)) == tree
 

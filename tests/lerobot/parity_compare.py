@@ -3,26 +3,33 @@
     python tests/lerobot/parity_compare.py DIR           # a table; exit code 1 if a line fails
     python tests/lerobot/parity_compare.py DIR --record  # and, if none fails, the result that is kept with the code
 
-`result.json` holds the lines with date and versions, and digests of the scripts that made them;
+What `world_check.py` found is told and kept with it. `result.json` holds the lines with date and versions, and digests
+of the scripts that made them and of what runs under LeRobot alone;
 `lerobot_answers.*` a part of LeRobot's answers, which a test holds ours against where LeRobot is not installed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from parity_exchange import CHECKPOINTS, Answers
 
 HERE = Path(__file__).parent
 RESULT, KEPT = HERE / "result", HERE / "lerobot_answers"
-SCRIPTS = (*(f"parity_{part}.py" for part in ("exchange", "release", "ours", "theirs", "compare")), "constraints.txt")
+ROOT = HERE.parents[1]
+PARITY = (*(f"parity_{part}.py" for part in ("exchange", "release", "ours", "theirs", "compare")), "constraints.txt")
+SCRIPTS = (*PARITY, "world_check.py")
+# What the ordinary tests cannot run, because it needs LeRobot.
+UNDER_LEROBOT = ("plugins/lerobot_env_vla_rl/lerobot_env_vla_rl/__init__.py", "src/vla_rl/policy/lerobot.py")
 PART = 200  # numbers of an array that are kept
 
 
@@ -144,9 +151,10 @@ def thinned(answers: Answers) -> Answers:
 
 
 def digests() -> dict[str, str]:
-    """SHA-256 of the scripts that make a result, and of what is kept of LeRobot's answers."""
+    """SHA-256 of the scripts that make a result, of what runs under LeRobot alone, and of the answers that are kept."""
     kept = [f"{KEPT.name}.safetensors", f"{KEPT.name}.json"]
-    return {name: hashlib.sha256((HERE / name).read_bytes()).hexdigest() for name in (*SCRIPTS, *kept)}
+    paths = {name: HERE / name for name in (*SCRIPTS, *kept)} | {name: ROOT / name for name in UNDER_LEROBOT}
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in paths.items()}
 
 
 def table(lines: list[Outcome]) -> str:
@@ -161,7 +169,15 @@ def table(lines: list[Outcome]) -> str:
     return "\n".join(rows)
 
 
-def record(lines: list[Outcome], ours: Answers, theirs: Answers) -> None:
+def told(world: dict[str, Any]) -> str:
+    """What `world_check.py` found, a row a line."""
+    width = max(len(line["what"]) for line in world["lines"])
+    return "\n".join(
+        f"{row['what']:{width}}  {'ok' if row['ok'] else 'FAILS':5}  {row['told']}" for row in world["lines"]
+    )
+
+
+def record(lines: list[Outcome], ours: Answers, theirs: Answers, world: dict[str, Any]) -> None:
     """Keep the result and a part of LeRobot's answers with the code."""
     small = thinned(theirs)
     for name, array in small.arrays.items():
@@ -174,8 +190,10 @@ def record(lines: list[Outcome], ours: Answers, theirs: Answers) -> None:
         "versions": {
             "vla_rl": ours.facts["versions"],
             "lerobot": theirs.facts["versions"],
+            "world": world["versions"],
             "machine": f"{platform.system()} {platform.machine()}",
         },
+        "world": world["lines"],
         "sha256": digests(),
     }
     Answers(facts=facts).write_facts(RESULT)
@@ -183,14 +201,17 @@ def record(lines: list[Outcome], ours: Answers, theirs: Answers) -> None:
 
 def main(root: Path, keep: bool) -> int:
     ours, theirs = Answers.load(root / "ours"), Answers.load(root / "theirs")
-    lines = compared(ours, theirs)
-    print(table(lines))
-    if failed := [line.what for line in lines if not line.ok]:
-        print(f"{len(failed)} of {len(lines)} lines fail")
+    lines, world = compared(ours, theirs), json.loads((root / "world" / "world.json").read_text())
+    print(f"{table(lines)}\n\n{told(world)}")
+    total = len(lines) + len(world["lines"])
+    if failed := [line.what for line in lines if not line.ok] + [
+        row["what"] for row in world["lines"] if not row["ok"]
+    ]:
+        print(f"{len(failed)} of {total} lines fail")
         return 1
     if keep:
-        record(lines, ours, theirs)
-    print(f"all {len(lines)} lines hold; LeRobot {theirs.facts['versions']['lerobot']}")
+        record(lines, ours, theirs, world)
+    print(f"all {total} lines hold; LeRobot {theirs.facts['versions']['lerobot']}")
     return 0
 
 

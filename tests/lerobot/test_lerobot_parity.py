@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -110,5 +111,39 @@ def test_the_kept_result_names_the_versions_that_are_installed_for_it(result: di
     assert {"lerobot", "torch", "transformers", "tokenizers", "numpy"} <= set(used)
     assert all(pinned[package] == version for package, version in used.items())
     assert {"torch", "transformers", "tokenizers", "numpy"} <= set(result["versions"]["vla_rl"])
+    world = result["versions"]["world"]
+    assert {"lerobot", "torch", "gymnasium", "mujoco"} <= set(world)
+    assert all(
+        pinned[name] == version for name, version in world.items() if name not in ("vla-rl", "lerobot_env_vla_rl")
+    )
     makefile = (Path(parity_compare.__file__).parents[2] / "Makefile").read_text()
     assert f"'lerobot[molmoact2,dataset]=={used['lerobot']}'" in makefile
+
+
+def test_the_kept_result_holds_both_evaluations_and_all_of_it_is_as_it_must_be(result: dict):
+    lines = {line["what"]: line for line in result["world"]}
+    assert all(line["ok"] is True and line["told"] for line in lines.values())
+    for begins, told in (
+        ("lerobot-eval --env.type=vla_rl", "2 episodes"),
+        ("lerobot-eval --seed=100003 is refused", "seed 100003"),
+        ("lerobot-train fits an ACT to our demonstrations", "1 episode"),
+        ("vla-rl eval policy=lerobot", "2 episodes"),
+        ("vla-rl compare", "two policies"),
+        ("actions of both programs", "0 apart"),
+        ("metrics of both programs", "0 differ"),
+        ("success under LeRobot of the scripted expert", "2 of 2"),
+        ("the same, the hand kept closed", "0 of 2 (documented test: 2 of 2)"),
+        ("a policy in the joint frame v21", "v21, "),
+        ("modules of our policies", "[]"),
+    ):
+        assert [told in line["told"] for what, line in lines.items() if what.startswith(begins)] == [True], begins
+    assert sum("is refused" in what for what in lines) >= 12
+
+
+def test_the_plugin_has_the_name_that_lerobot_looks_for():
+    root = Path(parity_compare.__file__).parents[2] / "plugins" / "lerobot_env_vla_rl"
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert project["name"].startswith("lerobot_env_") and (root / project["name"] / "__init__.py").is_file()
+    ours = tomllib.loads((root.parents[1] / "pyproject.toml").read_text())["project"]
+    assert ours["optional-dependencies"]["lerobot"] == [next(d for d in project["dependencies"] if "lerobot" in d)]
+    assert ours["name"] in project["dependencies"]

@@ -40,6 +40,7 @@ EXAMPLES = (
     "vla-rl eval policy.checkpoint=outputs/sft/run/policy eval.temperature=0.7 --json",
     "vla-rl eval eval.frames=foreign   # the same policy with another episode's pictures: its blind floor",
     "vla-rl eval policy=molmoact2 policy.checkpoint=DIR policy.serve_head=flow   # its action expert, no tokens",
+    "vla-rl eval policy=lerobot policy.checkpoint=DIR   # an ACT or SmolVLA of LeRobot's (docs/lerobot.md)",
     "vla-rl eval policy=expert eval.seeds=300-399 --video 300,317",
     "vla-rl eval run.max_wall_s=540 run.dir=outputs/long && vla-rl eval run.resume=outputs/long",
 )
@@ -154,7 +155,7 @@ def _play(
     from vla_rl.evals.scene import scene_facts
 
     device = prepare_torch(job.device, job.threads, job.seed)
-    policy = reader.component("policy", device=device)
+    policy = reader.component("policy", device=device, env_spec=reader.component_spec("sim"))
     sampler = sampler_of(reader, policy, getattr(policy, "head", None), job.seed)
     with reader.component("pool", env_spec=reader.component_spec("sim"), plugins=reader.plugins) as pool:
         slots, temperature, scene = settings.slots, settings.temperature, scene_facts(policy, pool)
@@ -182,7 +183,7 @@ def _play(
             finished=kept.episodes,
             on_episode=keep,
         )
-    told: dict[str, str | bool | None] = {"digest": made_under["policy_digest"]}
+    told: dict[str, Any] = {"digest": made_under["policy_digest"], **getattr(policy, "told", {})}
     if getattr(policy, "head", None) == FLOW:
         told["token_digest"] = policy.digest(AR)  # by which runs, which train the token head, know it
     if getattr(policy, "stale", False):

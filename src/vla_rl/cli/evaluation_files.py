@@ -34,14 +34,12 @@ class Played:
     seed, and what it takes to run some of it again."""
 
     result: EvalResult
-    told: dict[str, str | bool | None]
+    told: dict[str, Any]
     looks: dict[int, Looks]
     recordings: tuple[Recording, ...]
 
     @classmethod
-    def of(
-        cls, result: EvalResult, kept: KeptEpisodes, recorded: Sequence[int], told: Mapping[str, str | bool | None]
-    ) -> Played:
+    def of(cls, result: EvalResult, kept: KeptEpisodes, recorded: Sequence[int], told: Mapping[str, Any]) -> Played:
         """From what was kept of its episodes; `recorded` are the seeds that will be run again."""
         by_seed = {spec.seed: each for spec, each in kept.by_spec.items()}
         looks = {seed: each.looks for seed, each in by_seed.items() if each.looks is not None}

@@ -16,6 +16,7 @@ from vla_rl.errors import ConfigError
 
 AR, FLOW = "ar", "flow"
 HEADS = (AR, FLOW)
+LEROBOT = "lerobot"  # stands for the one head of a policy of LeRobot's; nothing serves or trains it by this name
 NAMES = {AR: "token head", FLOW: "flow head"}
 KEY = "policy.serve_head"
 ALLOW_STALE = "policy.allow_stale_head"

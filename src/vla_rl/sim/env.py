@@ -147,9 +147,6 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
 
         Returns:
             True when the episode has ended.
-
-        Raises:
-            RolloutError: the physics became unstable.
         """
         scene, data = self.scene, self.data
         # np.clip would give the same and take several times as long.
@@ -160,7 +157,7 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
         self._strict_run = self._strict_run + 1 if sample.placed() else 0
         self._hopeless_run = self._hopeless_run + 1 if sample.hopeless() else 0
         self.terminated = (
-            (self.terminate_on == "success_strict" and self._strict_run >= M.STRICT_TICKS)
+            (self.terminate_on == "success_strict" and self.passes_strict)
             or (self.terminate_on == "success_documented" and sample.documented())
             or (self.stop_hopeless and self._hopeless_run >= M.HOPELESS_TICKS)
         )
@@ -189,9 +186,17 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
         for target_deg in targets_deg:
             if self.tick(target_deg):
                 break
+        self.check_stable()
+        return self.observe(), 0.0, self.terminated, self.truncated, {"ticks": self.ticks}
+
+    def check_stable(self) -> None:
+        """Refuse a state that no physics led to.
+
+        Raises:
+            RolloutError: the physics became unstable.
+        """
         if any(self.data.warning[warning].number for warning in _UNSTABLE):
             raise RolloutError("the physics became unstable", where=f"seed {self.seed}, tick {self.ticks}")
-        return self.observe(), 0.0, self.terminated, self.truncated, {"ticks": self.ticks}
 
     def observe(self) -> dict[str, np.ndarray]:
         """``top`` and ``wrist`` uint8 [image_px, image_px, 3], ``state`` float64 [6] measured degrees."""
@@ -275,6 +280,11 @@ class BoatToDisk(gym.Env[Any, np.ndarray]):
     def trace(self) -> tuple[M.TickSample, ...]:
         """The episode so far: the settled state after reset, then one sample a tick."""
         return tuple(self._trace)
+
+    @property
+    def passes_strict(self) -> bool:
+        """Whether the strict test holds at this moment: the boat has been placed for `metrics.STRICT_TICKS` ticks."""
+        return self._strict_run >= M.STRICT_TICKS
 
     @property
     def last_sample(self) -> M.TickSample:

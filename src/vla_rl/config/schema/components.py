@@ -73,6 +73,22 @@ class ScratchPolicyConfig:
 
 
 @dataclass
+class LeRobotConfig:
+    _target_: str = "vla_rl.policy.lerobot.load_lerobot_policy"
+    checkpoint: str = key(MISSING, "directory that LeRobot's save_pretrained wrote, with both processors")
+    top: str | None = key("observation.images.top", "its input that gets the top camera (null: it does not look there)")
+    wrist: str | None = key("observation.images.wrist", "its input that gets the wrist camera (null: likewise)")
+    joint_frame: str | None = key(
+        None, "frame of its degrees, if its statistics do not tell: rig (v3.0) or v21", choices=("rig", "v21")
+    )
+    fps: int = key(30, "rate that its actions are for, Hz; the world's is 30", at_least=1)
+    n_action_steps: int | None = key(
+        None, "actions executed before it looks again (null: the checkpoint's); must be the protocol's", at_least=1
+    )
+    task: str = key("Pick up the toy boat and place it on the wooden disk.", "instruction given to the policy")
+
+
+@dataclass
 class ExpertConfig:
     _target_: str = "vla_rl.evals.expert.ExpertEvaluator"
     workers: int = key(2, "processes that run the scripted expert", at_least=1)
