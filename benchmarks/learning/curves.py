@@ -45,7 +45,7 @@ def main() -> None:
             lifts.append(rate[-1] - rate[0])
     print(f"mean lift over {len(lifts)} seeds: {fmean(lifts):+.1f} points")
     held_out = HeldOut("greedy, seeds 300-399, n = 100", lines)
-    (HERE / "curves.svg").write_bytes(figure(curves, [held_out], "experiment=learning"))
+    (HERE / "curves.svg").write_bytes(figure(curves, [held_out], "forty steps of 8 x 8"))
 
 
 if __name__ == "__main__":

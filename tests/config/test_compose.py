@@ -38,6 +38,14 @@ def test_an_unknown_group_option_lists_the_options():
     assert "did you mean experiment=quickstart?" in mistake("experiment=quickstrt")
 
 
+@pytest.mark.parametrize("experiment", ["quickstart", "learning"])
+def test_a_group_that_is_named_beside_an_experiment_is_the_one_that_holds(experiment):
+    """An experiment chooses options and writes none of their keys, which would win over another option."""
+    for option in ("documented", "laptop", "recipe"):
+        alone = compose("config", [f"geometry={option}"]).tree["geometry"]
+        assert compose("config", [f"experiment={experiment}", f"geometry={option}"]).tree["geometry"] == alone
+
+
 @pytest.mark.parametrize(
     "override", ["geometry.seeds=abc", "geometry.seeds=2.5", "geometry=3", "optim=null", "optim.lr", "sim.max_ticks=[1"]
 )
