@@ -48,8 +48,10 @@ while read -r constant read; do
     fi
 done < <("${PYTHON:-python3}" - "$folder/registration.yaml" <<'PY'
 import sys, yaml
-for constant in yaml.safe_load(open(sys.argv[1]))["deferred"]:
-    print(constant["id"], constant["read"])
+registration = yaml.safe_load(open(sys.argv[1]))
+for constant in registration["deferred"]:
+    if constant["by"] == registration["ladder"][0]["id"]:  # others wait for a rung before theirs
+        print(constant["id"], constant["read"])
 PY
 )
 vla_rl sweep "$id" "$@"

@@ -70,6 +70,25 @@ def measurement(id, **values):
     return {**blank, **values}
 
 
+def guarded(document, anchor, metric):
+    """With a guard of the trained policy against an anchor of the base."""
+    rule = {
+        "kind": "binomial_tail", "measurement": "after", "rate": "a", "metric": "success_strict",
+        "requires": "not_against", "effect": 0.3, "alpha": 0.2,
+    }  # fmt: skip
+    of_base = {"kind": "record", "measurement": "anchor", "metric": metric, "statistic": "share"}
+    return all_of(
+        document,
+        **{
+            "add:measurements[anchor]": measurement(policy="base", **anchor),
+            "add:reads[anchor]": read("anchor", of_base, role="record"),
+            "add:reads[guard]": read("guard", rule, role="guardrail"),
+            "add:constants.a": 0.5,
+            "deferred": [{"id": "a", "read": "anchor", "by": "main"}],
+        },
+    )
+
+
 def rung(id, **values):
     return {"id": id, "set": {}, "starts_from": "base", "proceed_if": [], **values}
 
@@ -686,8 +705,23 @@ WRONG = {
             "reads[progress].rule",
             {"kind": "binomial_tail", "measurement": "after", "rate": 0.9, "requires": "not_against", "effect": 0.5},
         ),
-        "reads[progress].rule",
-        "a guard has no p-value",
+        {"reads[progress].rule", "reads[progress].rule.requires"},
+        "a guard",
+    ),
+    "a guard that carries a claim": (
+        lambda d: put(d, "reads[progress].rule.requires", "not_against"),
+        "reads[progress].rule.requires",
+        "cannot carry a claim with the direction increase",
+    ),
+    "an anchor of another temperature and metric than what is guarded": (
+        lambda d: guarded(d, {"id": "anchor", "temperature": 0.7}, "touched"),
+        "reads[guard].rule",
+        "its anchor a is of another temperature and metric",
+    ),
+    "an anchor of other scenes": (
+        lambda d: guarded(d, {"id": "anchor", "seeds": "10006-10011"}, "success_strict"),
+        "reads[guard].rule",
+        "of another seeds than",
     ),
     "a number of reads in the place of a size": (lambda d: with_p(d, 2.0), "claim.family", "2 is no size"),
     "a size that nothing survives": (lambda d: with_p(d, 0.0), "claim.family", "0 is no size"),
@@ -726,6 +760,7 @@ def test_the_registration_that_is_varied_has_nothing_wrong_with_it(sound):
     assert found(sound) == []
     assert found(two_rungs(sound)) == []
     assert found(with_arms(sound, arm(optim__lr=1.0))) == []
+    assert found(guarded(sound, {"id": "anchor"}, "success_strict")) == []
 
 
 @pytest.mark.parametrize("wrong", WRONG)

@@ -20,6 +20,7 @@ from vla_rl.prereg.metrics import misspelt
 from vla_rl.prereg.registered import arms_of, config_of, context, metrics_of_the_claim
 from vla_rl.prereg.rules import measured_for, reached
 from vla_rl.prereg.rules.clustered import ClusterBootstrap
+from vla_rl.prereg.rules.counts import BinomialTail
 from vla_rl.prereg.sections import Measurement
 from vla_rl.seeds import check_fresh, check_use, parse_seeds
 
@@ -60,6 +61,35 @@ def _claim(r: Registration) -> Iterator[Finding]:
     if r.claim.smallest_effect is not None and len(metrics) > 1 and asking:
         what = f"it is in the unit of the primary reads, and they look at {' and '.join(metrics)}"
         yield Finding("claim.smallest_effect", what, f"give {', '.join(asking)} an effect of their own")
+
+
+def _guards(r: Registration) -> Iterator[Finding]:
+    """No change in the other direction is no evidence of one in the claim's, and what is guarded is held against what
+    it was itself before."""
+    for name in r.primaries():
+        if r.claim.direction != "none" and getattr(r.read(name).rule, "requires", "beyond") != "beyond":
+            what = f"a guard (requires: not_against) cannot carry a claim with the direction {r.claim.direction}"
+            yield Finding(f"reads[{name}].rule.requires", what, "make it a guardrail beside a primary read")
+    anchors = {deferred.id: deferred.read for deferred in r.deferred}
+    for name, rule in r.rules().items():
+        if isinstance(rule, BinomialTail) and rule.requires != "beyond" and rule.rate in anchors:
+            if differing := _differing(r, rule, r.read(anchors[str(rule.rate)]).rule):
+                what = f"its anchor {rule.rate} is of another {' and '.join(differing)} than what is guarded"
+                yield Finding(f"reads[{name}].rule", what, "read the anchor on the same scenes, in the same way")
+
+
+def _differing(r: Registration, guard: BinomialTail, anchor: Any) -> list[str]:
+    """In what the two look at other things; nothing if the anchor is no share of episodes that we play."""
+    measurements = {m.id: m for m in r.measurements}
+    after, before = measurements.get(guard.measurement), measurements.get(getattr(anchor, "measurement", ""))
+    if after is None or before is None or after.kind != "evaluation" or before.kind != "evaluation":
+        return []
+    found = [
+        key
+        for key in ("seeds", "temperature", "head", "protocol", "look")
+        if getattr(after, key) != getattr(before, key)
+    ]
+    return found + ["metric"] * (guard.metric != getattr(anchor, "metric", guard.metric))
 
 
 def _unit(r: Registration) -> Iterator[Finding]:
@@ -292,6 +322,6 @@ def _metrics(r: Registration) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Registration], Iterator[Finding]], ...] = (
-    _claim, _unit, _measurements, _seeds, _demonstrations, _rules, _order, _wires, _budget, _looks, _family,
+    _claim, _guards, _unit, _measurements, _seeds, _demonstrations, _rules, _order, _wires, _budget, _looks, _family,
     _metrics,
 )  # fmt: skip

@@ -40,6 +40,17 @@ def test_a_guard_over_so_few_scenes_or_from_so_low_an_anchor_that_no_drop_is_mat
         assert bool(told) != sound and all("it can never FAIL" in each for each in told)
 
 
+def test_a_guard_that_passes_unless_it_fails_has_no_other_outcome_and_no_power_to_see_the_impossible(make):
+    guard = BinomialTail("m", 0.1, direction="increase", requires="not_against", effect=0.15)
+    assert guard.judge(make.context(make.recorded("m", success=(9, 100)))).power is None
+    assert BinomialTail("m", 0.2, direction="increase", requires="not_against", effect=0.15).judge(
+        make.context(make.recorded("m", success=(9, 100)))
+    ).power == pytest.approx(0.999, abs=0.01)
+    otherwise = BinomialTail("m", 0.5, direction="increase", requires="not_against", otherwise="fail")
+    told = otherwise.impossible(make.context(planned={"m": make.evaluation(100)}))
+    assert len(told) == 1 and "never otherwise" in told[0]
+
+
 def test_a_rise_above_7_percent_needs_12_of_100(make):
     rule = BinomialTail("m", "anchor", effect=0.1)
     at_11, at_12 = (

@@ -78,7 +78,7 @@ class BinomialTail(Rule):
             level=level if 0 < level < 1 else None,
             p=None if guard else p,  # a small one speaks against it
             effect=signed,
-            power=None if signed is None else power_of_tail(n, rate, signed, alpha),
+            power=None if signed is None or not 0 <= rate + signed <= 1 else power_of_tail(n, rate, signed, alpha),
             details={"k": k, "rate": rate, "critical": critical, "p_opposite": p if guard else opposite},
         )
 
@@ -93,6 +93,8 @@ class BinomialTail(Rule):
             yield f"rate {rate:g} or size {alpha:g} is none"
             return
         yield from faults_of_shares(effect=context.effect(self.effect, self.metric))
+        if self.requires != "beyond" and self.otherwise != "inconclusive":
+            yield "a guard passes unless it fails, so that it is never otherwise"
         n = context.planned_trials(self.measurement, self.last)
         if n is None:
             return
