@@ -116,3 +116,12 @@ def test_a_policy_in_another_scene_needs_leave_and_its_result_says_so(tmp_path: 
     summary = json.loads(allowed.stdout)["summary"]
     assert (summary["training_scene_match"], summary["protocol"]) == ("mismatch allowed", "sim100b")
     assert len(summary["scene_hash"]) == 64
+
+
+def test_a_record_says_in_which_format_was_sampled(tmp_path: Path) -> None:
+    done = vla_rl(
+        "eval", "eval.seeds=300", "eval.slots=1", "sampler.batch_rows=1", "sampler.dtype=bfloat16", "sim.max_ticks=30",
+        "pool=serial", "--json", f"run.dir={tmp_path / 'short'}",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["policy"]["sampled_in"] == "bfloat16"

@@ -106,6 +106,16 @@ def test_a_train_run_exports_to_its_trained_policy_with_a_receipt_and_validates(
     assert again.returncode == 2 and "exists" in again.err
 
 
+def test_a_run_that_began_with_random_weights_is_refused(vla_rl, run, tmp_path):
+    directory = tmp_path / "copy"
+    shutil.copytree(run[0], directory)
+    config = yaml.safe_load((directory / "config.yaml").read_text())
+    del config["policy"]["checkpoint"]
+    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    done = vla_rl("export", directory, tmp_path / "out")
+    assert done.returncode == 2 and "has no checkpoint" in done.err and not (tmp_path / "out").exists()
+
+
 def test_an_earlier_step_can_be_exported_and_a_missing_one_names_those_there_are(vla_rl, run, tmp_path):
     directory, trained = run
     assert vla_rl("export", directory, tmp_path / "out", "--step", "1").returncode == 0

@@ -77,7 +77,17 @@ def test_products_are_those_that_were_asked_for():
         assert torch.backends.cuda.matmul.allow_tf32 is tf32
 
 
-@pytest.mark.parametrize("changes", [{"text_kv_heads": 3}, {"vision_read": [4, 1]}])
-def test_sizes_that_make_no_network_are_refused(changes):
-    with pytest.raises(ConfigError, match="evenly"):
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"text_kv_heads": 3}, "text_kv_heads"),
+        ({"text_head": 33}, "text_head"),
+        ({"image_px": 57}, "patch_px"),
+        ({"vision_head": 33}, "vision_head"),
+        ({"vision_read": [4, 1]}, "no layer 4"),
+    ],
+)
+def test_sizes_that_make_no_network_are_refused(changes, says):
+    with pytest.raises(ConfigError, match="no network") as refused:
         drawn(**changes)
+    assert says in (refused.value.remedy or "")

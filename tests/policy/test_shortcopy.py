@@ -63,6 +63,25 @@ def test_a_large_cache_is_given_back_and_a_small_one_kept(policy, observations, 
     assert sampler._decoder is None
 
 
+def test_what_a_fused_optimiser_moved_counts_after_a_release(policy, observations, moved):
+    """Such a step leaves no sign that a copy could see."""
+    requests = [PredictRequest(o, 300 + i, 0, 0) for i, o in enumerate(observations[:4])]
+    sampler = sampler_of(policy, dtype="bfloat16")
+    before = told(sampler.sample(requests, 0.8))
+    optimizer, flag = torch.optim.AdamW([moved], lr=0.2, fused=True), moved.requires_grad
+    moved.grad = torch.ones_like(moved)
+    optimizer.step()
+    moved.grad = None
+    moved.requires_grad_(flag)
+    sampler.release()
+    after = told(sampler.sample(requests, 0.8))
+    assert after != before and after == told(sampler_of(policy, dtype="bfloat16").sample(requests, 0.8))
+
+
+def test_the_policys_own_format_takes_no_copy(policy):
+    assert sampler_of(policy, dtype="float32")._short is None
+
+
 def test_the_difference_is_small_and_there(policy, observations):
     """Greedy in both formats: log-probabilities of the same first token."""
     requests = [PredictRequest(o, 300 + i, 0, 0) for i, o in enumerate(observations)]

@@ -188,6 +188,8 @@ def _play(
         told["token_digest"] = policy.digest(AR)  # by which runs, which train the token head, know it
     if getattr(policy, "stale", False):
         told["stale"] = True
+    if (sampled_in := reader.tree["sampler"].get("dtype")) is not None:
+        told["sampled_in"] = sampled_in
     return Played.of(result, kept, plan.recorded, told)
 
 

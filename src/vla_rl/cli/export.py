@@ -150,6 +150,12 @@ def _trained(run: Path, options: argparse.Namespace) -> tuple[VlaPolicy, dict[st
             remedy="leave --adapter away",
         )
     reader = ConfigReader(stored_config(run))
+    if "checkpoint" not in reader.tree["policy"]:
+        raise UsageError(
+            "the run began with a policy that has no checkpoint, so there is no layout to export it in",
+            where=f"{run}, policy._target_",
+            remedy="train a policy that is read from a directory; random weights are for measuring a machine",
+        )
     node = base_spec(reader, options.base)
     with base_of(None if options.base else run):
         policy = build(node, {"device": "cpu"}, plugins=reader.plugins, where="policy")

@@ -213,18 +213,21 @@ def _probe(
     sampler.sample(requests[:1], temperature)
     started = time.perf_counter()
     sampler.sample(requests, temperature)
-    predicted = time.perf_counter()
+    predict_s = time.perf_counter() - started
+    if (release := getattr(sampler, "release", None)) is not None:
+        release()  # as before an update
+    started = time.perf_counter()
     log_probabilities(policy, wave.rows, temperature=temperature, limits=constants.limits)
-    scored = time.perf_counter()
+    score_s = time.perf_counter() - started
     return Probe(
         episodes=len(wave.episodes),
         successes=sum(bool(e.metrics["success"]) for e in wave.episodes),
         replans=len(wave.rows),
         tokens=sum(e.tokens for e in wave.episodes),
         env_s=sum(e.wall_s for e in wave.episodes),
-        predict_row_s=(predicted - started) / len(requests),
+        predict_row_s=predict_s / len(requests),
         update_row_s=update_row_seconds(policy, wave.rows, constants, temperature, optimizer),
-        score_row_s=(scored - predicted) / len(wave.rows),
+        score_row_s=score_s / len(wave.rows),
     )
 
 

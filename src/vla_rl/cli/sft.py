@@ -248,7 +248,13 @@ def _player(
             sampler=sampler, pool=pool, seeds=seeds, temperature=held_out.temperature, slots=held_out.slots,
             scene=scene, on_event=view.on_event,
         )  # fmt: skip
-        yield lambda step: {"head": head, **evaluate(step).row}
+
+        def played(step: int) -> dict[str, Any]:
+            if (release := getattr(sampler, "release", None)) is not None:
+                release()  # fused optimisers move weights without a sign that a copy of them could see
+            return {"head": head, **evaluate(step).row}
+
+        yield played
 
 
 READ_HERE = {

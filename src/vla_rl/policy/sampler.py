@@ -158,7 +158,8 @@ class GrammarSampler:
         check_kind(keys)
         check_format(dtype, where="sampler.dtype")
         self.batch_rows, self.policy, self.run_seed, self.mode, self.keys = batch_rows, policy, run_seed, mode, keys
-        self._short = ShortCopy(policy, DTYPES[dtype]) if dtype else None
+        other = dtype is not None and DTYPES[dtype] != policy.model.dtype
+        self._short = ShortCopy(policy, DTYPES[dtype]) if dtype and other else None
         self._decoder: StepDecoder | None = None
         self._lanes: list[GrammarSampler] = [self]
 

@@ -1,7 +1,8 @@
 """A policy of any size with random weights: what a machine can do with it, without a checkpoint.
 
 In: sizes (those of a MolmoAct2 release unless told otherwise) and a checkpoint whose codec and normalisation it takes.
-Out: a `VlaPolicy` that can be sampled, trained and saved like any other, and succeeds at nothing. The prompt has more
+Out: a `VlaPolicy` that can be sampled, trained and saved like any other, and succeeds at nothing. Its base is in no
+file, so a run of it is not exported. The prompt has more
 picture tokens than a twin's; its words are few, because the tokenizer is the twin's, filled up with tokens that nothing
 writes.
 """
@@ -47,14 +48,21 @@ def scratch_policy(
         sizes: the other attributes of `TwinArchitecture`.
 
     Raises:
-        ConfigError: sizes that make no network, or what the checkpoint lacks.
+        ConfigError: sizes that do not divide, or what the checkpoint lacks.
     """
-    if text_heads % text_kv_heads or any(not 0 <= layer < vision_layers for layer in vision_read):
-        raise ConfigError(
-            f"{text_heads} heads cannot share {text_kv_heads} keys evenly, or the adapter reads a layer that is none",
-            where="policy.text_kv_heads, policy.vision_read",
-            remedy=f"let the one divide the other, and name layers from 0 to {vision_layers - 1}",
+    wrong = [
+        f"{what} is not a multiple of {of}"
+        for what, of, rest in (
+            ("text_heads", "text_kv_heads", text_heads % text_kv_heads),
+            ("text_head", "2", sizes["text_head"] % 2),
+            ("image_px", "patch_px", sizes["image_px"] % sizes["patch_px"]),
+            ("vision_width", "vision_head", sizes["vision_width"] % sizes["vision_head"]),
         )
+        if rest
+    ]
+    wrong += [f"there is no layer {layer} to read" for layer in vision_read if not 0 <= layer < vision_layers]
+    if wrong:
+        raise ConfigError("these sizes make no network", where="policy", remedy="; ".join(wrong))
     set_products(tf32=tf32)
     directory = resolve(tables, None, where="policy.tables", pin="policy.tables")
     parts = read_parts(directory, Sources(None, None, None, None))

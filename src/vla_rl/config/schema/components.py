@@ -54,7 +54,7 @@ class ScratchPolicyConfig:
         "legal action bins: reachable (those the codec's encoder can emit) or documented (every one that decodes)",
         choices=("reachable", "documented"),
     )
-    image_px: int = key(378, "side of the square picture that it reads; sim.image_px has to be it", at_least=1)
+    image_px: int = key(378, "side of the square picture that it reads; others are resized", at_least=1)
     patch_px: int = key(14, "side of a vision patch; 2x2 patches become one image token", at_least=1)
     vision_width: int = key(1152, "width of the vision transformer", at_least=1)
     vision_head: int = key(72, "width of one of its attention heads", at_least=1)
@@ -109,7 +109,9 @@ class SamplerConfig:
         choices=("named", "documented", "documented_block", "device"),
     )
     dtype: str | None = key(
-        None, "number format to sample in (null: the policy's own): float32 or bfloat16; the trainer scores rows anew"
+        None,
+        "number format to sample in (null: the policy's own); the trainer scores rows anew",
+        choices=("float32", "bfloat16"),
     )
 
 
