@@ -89,6 +89,17 @@ def guarded(document, anchor, metric):
     )
 
 
+def either(document, kind, *, both):
+    """With a primary read made of two, one of them a guard, or `both`."""
+    guard = {**lookup(document, read_path("reads[progress].rule")), "requires": "not_against"}
+    changed = {
+        "add:reads[guard]": read("guard", guard),
+        "add:reads[whole]": read("whole", {"kind": kind, "of": ["progress", "guard"]}, role="primary"),
+        "reads[progress].role": "secondary",
+    }
+    return all_of(document, **changed, **({"reads[progress].rule.requires": "not_against"} if both else {}))
+
+
 def rung(id, **values):
     return {"id": id, "set": {}, "starts_from": "base", "proceed_if": [], **values}
 
@@ -705,14 +716,20 @@ WRONG = {
             "reads[progress].rule",
             {"kind": "binomial_tail", "measurement": "after", "rate": 0.9, "requires": "not_against", "effect": 0.5},
         ),
-        {"reads[progress].rule", "reads[progress].rule.requires"},
+        ["reads[progress].rule"] * 2,
         "a guard",
     ),
     "a guard that carries a claim": (
         lambda d: put(d, "reads[progress].rule.requires", "not_against"),
-        "reads[progress].rule.requires",
+        "reads[progress].rule",
         "cannot carry a claim with the direction increase",
     ),
+    "guards that carry a claim together": (
+        lambda d: either(d, "all_of", both=True),
+        "reads[whole].rule",
+        "cannot carry",
+    ),
+    "a guard as one of two ways": (lambda d: either(d, "any_of", both=False), "reads[whole].rule", "cannot carry"),
     "an anchor of another temperature and metric than what is guarded": (
         lambda d: guarded(d, {"id": "anchor", "temperature": 0.7}, "touched"),
         "reads[guard].rule",
@@ -761,6 +778,7 @@ def test_the_registration_that_is_varied_has_nothing_wrong_with_it(sound):
     assert found(two_rungs(sound)) == []
     assert found(with_arms(sound, arm(optim__lr=1.0))) == []
     assert found(guarded(sound, {"id": "anchor"}, "success_strict")) == []
+    assert found(either(sound, "all_of", both=False)) == []
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -768,8 +786,8 @@ def test_exactly_what_is_wrong_is_found(sound, wrong):
     change, where, says = WRONG[wrong]
     told = found(change(sound))
     assert told, "nothing was found"
-    wanted = where if isinstance(where, set) else {where}
-    assert len(told) == len(wanted) and {finding.where for finding in told} == wanted, told
+    wanted = [where] if isinstance(where, str) else where
+    assert sorted(finding.where for finding in told) == sorted(wanted), told
     assert all(says in finding.what and finding.remedy for finding in told), told
 
 

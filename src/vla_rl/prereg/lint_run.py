@@ -19,7 +19,9 @@ from vla_rl.prereg.evidence import BASELINE
 from vla_rl.prereg.metrics import misspelt
 from vla_rl.prereg.registered import arms_of, config_of, context, metrics_of_the_claim
 from vla_rl.prereg.rules import measured_for, reached
+from vla_rl.prereg.rules.base import Rule
 from vla_rl.prereg.rules.clustered import ClusterBootstrap
+from vla_rl.prereg.rules.compound import AllOf, AnyOf
 from vla_rl.prereg.rules.counts import BinomialTail
 from vla_rl.prereg.sections import Measurement
 from vla_rl.seeds import check_fresh, check_use, parse_seeds
@@ -67,15 +69,30 @@ def _guards(r: Registration) -> Iterator[Finding]:
     """No change in the other direction is no evidence of one in the claim's, and what is guarded is held against what
     it was itself before."""
     for name in r.primaries():
-        if r.claim.direction != "none" and getattr(r.read(name).rule, "requires", "beyond") != "beyond":
+        if r.claim.direction != "none" and _passes_by_guards(r.rules(), name):
             what = f"a guard (requires: not_against) cannot carry a claim with the direction {r.claim.direction}"
-            yield Finding(f"reads[{name}].rule.requires", what, "make it a guardrail beside a primary read")
+            yield Finding(f"reads[{name}].rule", what, "make it a guardrail beside a primary read")
     anchors = {deferred.id: deferred.read for deferred in r.deferred}
     for name, rule in r.rules().items():
-        if isinstance(rule, BinomialTail) and rule.requires != "beyond" and rule.rate in anchors:
+        if isinstance(rule, BinomialTail) and _is_guard(rule) and rule.rate in anchors:
             if differing := _differing(r, rule, r.read(anchors[str(rule.rate)]).rule):
                 what = f"its anchor {rule.rate} is of another {' and '.join(differing)} than what is guarded"
                 yield Finding(f"reads[{name}].rule", what, "read the anchor on the same scenes, in the same way")
+
+
+def _is_guard(rule: Rule) -> bool:
+    return getattr(rule, "requires", "beyond") != "beyond"
+
+
+def _passes_by_guards(rules: Mapping[str, Rule], name: str, within: tuple[str, ...] = ()) -> bool:
+    """Whether a read can pass although nothing but guards has; `within`: reads that led to it."""
+    rule = rules.get(name)
+    if rule is None or name in within:
+        return False
+    if isinstance(rule, AllOf):
+        parts = [_passes_by_guards(rules, part, (*within, name)) for part in rule.of]
+        return any(parts) if isinstance(rule, AnyOf) else all(parts)
+    return _is_guard(rule)
 
 
 def _differing(r: Registration, guard: BinomialTail, anchor: Any) -> list[str]:
@@ -307,8 +324,7 @@ def _family(r: Registration) -> Iterator[Finding]:
     if not 0 < r.claim.family < 1:
         yield Finding("claim.family", f"{r.claim.family:g} is no size of a test", "0.05, or null for no adjustment")
     for name in r.primaries():
-        rule = r.read(name).rule
-        guard = getattr(rule, "requires", "beyond") != "beyond"
+        rule, guard = r.read(name).rule, _is_guard(r.read(name).rule)
         if guard or not hasattr(rule, "alpha"):
             what = f"primary reads are adjusted for one another, and {'a guard' if guard else rule.KIND} has no p-value"
             yield Finding(f"reads[{name}].rule", what, "use mcnemar, sign_test or binomial_tail, or claim.family: null")
