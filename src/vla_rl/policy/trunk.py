@@ -119,7 +119,8 @@ def text_stack(
 
     Args:
         cache: anything with the `update` method of a transformers cache; it sees the padding too.
-        recompute: keep a layer's input alone for the backward pass, and compute the rest again there.
+        recompute: keep a layer's input alone for the backward pass, and compute the rest again there; not with a cache,
+            which would be written twice.
     """
     text, length = model.model.language_model, embedded.shape[1]
     embedded = nn.functional.pad(embedded, (0, 0, 0, -length % VECTOR))
@@ -130,7 +131,7 @@ def text_stack(
     hidden = embedded
     for layer, kind in zip(text.layers, text.rope_types, strict=True):
         how = {"attention_mask": mask, "position_embeddings": rotary[kind]}
-        if recompute and torch.is_grad_enabled():
+        if recompute and cache is None and torch.is_grad_enabled():
             hidden = checkpoint(layer, hidden, use_reentrant=False, preserve_rng_state=False, **how)
         else:
             hidden = layer(hidden, **how, cache=cache)
