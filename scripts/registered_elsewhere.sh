@@ -4,10 +4,11 @@
 #     scripts/registered_elsewhere.sh ID RESULTS [hydra/launcher=joblib hydra.launcher.n_jobs=3 ...]
 #
 # Pins what this machine has (an operational amendment), activates, settles constants that are measured before the run
-# (an amendment each), launches every arm, opens every read, says the verdict, and leaves RESULTS/ID.tar.gz with the folder of the experiment and the logs of its runs, also if it fails. It
-# may be started again after it was interrupted: what is done stays done. An arm that fails or stops itself ends it
-# before any read. VIDEOS=10200,10203 adds films, which need the policies that only this machine has. On the machine where
-# the experiment was frozen, unpack the results somewhere and
+# (an amendment each), launches every arm, opens every read, says the verdict, and leaves RESULTS/ID.tar.gz with the
+# folder of the experiment and the logs of its runs, also if it fails. It may be started again after it was interrupted:
+# what is done stays done. An arm that fails or stops itself ends it before any read. VIDEOS=10200,10203 adds films, which
+# need the policies that only this machine has. On the machine where the experiment was frozen, unpack the results
+# somewhere and
 #
 #     vla-rl prereg import ID --from UNPACKED/experiments/ID
 #
