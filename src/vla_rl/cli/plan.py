@@ -191,7 +191,7 @@ def _probe(
 ) -> Probe:
     """Play two episodes as the run would, and time a predict and an update on what they saw."""
     from vla_rl.policy.prompt import Observation
-    from vla_rl.policy.sampler import PredictRequest
+    from vla_rl.policy.sampler import PredictRequest, release
     from vla_rl.rl.drift import log_probabilities
     from vla_rl.rl.forecast import Probe, update_row_seconds
     from vla_rl.rollout.wave import run_wave
@@ -214,8 +214,7 @@ def _probe(
     started = time.perf_counter()
     sampler.sample(requests, temperature)
     predict_s = time.perf_counter() - started
-    if (release := getattr(sampler, "release", None)) is not None:
-        release()  # as before an update
+    release(sampler)  # as before an update
     started = time.perf_counter()
     log_probabilities(policy, wave.rows, temperature=temperature, limits=constants.limits)
     score_s = time.perf_counter() - started

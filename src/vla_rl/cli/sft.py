@@ -232,6 +232,7 @@ def _player(
         return
     from vla_rl.evals.monitor import HeldOut
     from vla_rl.evals.scene import scene_facts
+    from vla_rl.policy.sampler import release
 
     sampler = sampler_of(reader, policy, head, run_seed)
     spec = reader.component_spec("sim")
@@ -250,8 +251,7 @@ def _player(
         )  # fmt: skip
 
         def played(step: int) -> dict[str, Any]:
-            if (release := getattr(sampler, "release", None)) is not None:
-                release()  # fused optimisers move weights without a sign that a copy of them could see
+            release(sampler)  # fused optimisers move weights without a sign
             return {"head": head, **evaluate(step).row}
 
         yield played

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -311,6 +312,13 @@ class GrammarSampler:
             vocabulary=policy.outputs,
             device=device,
         )
+
+
+def release(sampler: Any) -> None:
+    """Have a sampler give back what it holds, if it is one that does: before an update, which may need the room, and
+    before it samples with weights that moved without a sign (`vla_rl.policy.shortcopy`)."""
+    if (give_back := getattr(sampler, "release", None)) is not None:
+        give_back()
 
 
 def distinct(observations: Sequence[Observation]) -> tuple[list[Observation], list[int]]:

@@ -30,7 +30,10 @@ class ShortCopy:
         self._seen: list[int] = []
 
     def policy(self) -> VlaPolicy:
-        """The copy with the weights of now; the same object until it is released. Several threads may ask."""
+        """The copy with the weights of now; the same object until it is released. Several threads may ask.
+
+        Weights that moved without a sign (torch's fused optimisers, `.data`) count after `release` only.
+        """
         with self._lock, torch.no_grad():
             return self._current()
 

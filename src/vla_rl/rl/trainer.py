@@ -42,6 +42,7 @@ from vla_rl.config.schema import (
     OptimConfig,
     TripwiresConfig,
 )
+from vla_rl.policy.sampler import release
 from vla_rl.rl import events, guards, preflight, rundir
 from vla_rl.rl.account import Account
 from vla_rl.rl.advantage import Advantages
@@ -236,8 +237,7 @@ class GrpoTrainer:
         """
         self.pulse.enter(step, "update")
         started = time.perf_counter()
-        if (release := getattr(self.sampler, "release", None)) is not None:
-            release()
+        release(self.sampler)
         try:
             result, drift = self._move(step, wave, advantages)
         except torch.OutOfMemoryError as error:
