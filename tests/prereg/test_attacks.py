@@ -615,6 +615,16 @@ def test_an_attempt_on_another_machine_is_not_buried_from_here(active, capsys):
     assert "attempt_ended" not in active.events()
 
 
+def test_an_attempt_on_a_machine_of_the_same_name_is_not_buried_from_here(active, capsys):
+    """It was imported: it is of another boot, and nothing of its run is here."""
+    launched_by(active, {**Process.own().body(), "boot": "another"})
+    assert prereg("status", "E1") == 0 and "attempt_ended" not in active.events()
+    refused(capsys, 4, "launch", "E1", "--check", says="attempt 1 of it can go on")
+    assert "attempt_ended" not in active.events()
+    assert prereg("lost", "E1", "1", "--hours", "0.25", "--reason", "the machine was taken away") == 0
+    assert (active.ledger()[-1]["data"]["how"], active.ledger()[-1]["data"]["wall_h"]) == ("lost", 0.25)
+
+
 def test_a_stopped_run_does_not_go_on_from_what_somebody_else_left_there(launched, capsys):
     end = launched.ledger()[-1]["data"]
     write(launched, "launched", {**launched.ledger()[-2]["data"], "attempt": 2, "exploratory": False})

@@ -101,13 +101,15 @@ def _watch(
 
 def bury(folder: Folder) -> None:
     """Record the end of attempts whose process is gone; the caller holds the lock. They cost until the newest file that
-    they left."""
+    they left. Machines share names, so one of another boot that left nothing here is not this machine's to bury: `lost`
+    says what it cost."""
     if not folder.frozen:
         return
     loaded = folder.load()
     for attempt in loaded.state.running:
-        if not attempt.alive:
-            run = root_of(folder) / attempt.data["run"]
+        run = root_of(folder) / attempt.data["run"]
+        namesake = attempt.data["process"]["boot"] != Process.own().boot and not run.exists()
+        if not attempt.alive and not namesake:
             wall_h, last = _last_sign(attempt, run)
             why = f"its process is gone; last sign of life {last}"
             record_end(folder, loaded, attempt, how="killed", why=why, wall_h=wall_h)
