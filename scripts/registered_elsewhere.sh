@@ -34,7 +34,8 @@ if ! git rev-parse --git-dir >/dev/null 2>&1; then
     git config user.name "${NAME:-$(id -un)}" && git config user.email "${EMAIL:-nobody@localhost}"
     commit "A copy of the checkout"
 fi
-if ! has launched; then # a machine that differs in nothing has nothing to pin; what is wrong is told by the launch
+if ! grep -q "$(cat /proc/sys/kernel/random/boot_id)" "$folder/ledger.jsonl"; then # nothing was launched here yet
+    # A machine that differs in nothing has nothing to pin; what is wrong is told by the launch.
     vla_rl prereg amend "$id" --repin --kind operational --data-seen none \
         --reason "launched on another machine: its torch, transformers and other packages" || true
     commit "Pin this machine"
