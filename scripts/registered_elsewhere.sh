@@ -36,7 +36,10 @@ if ! git rev-parse --git-dir >/dev/null 2>&1; then
 fi
 if ! grep -q "$(cat /proc/sys/kernel/random/boot_id)" "$folder/ledger.jsonl"; then # nothing was launched here yet
     # A machine that differs in nothing has nothing to pin; what is wrong is told by the launch.
-    vla_rl prereg amend "$id" --repin --kind operational --data-seen none \
+    seen=none
+    if has launched; then seen=training; fi
+    if has look; then seen=outcomes; fi
+    vla_rl prereg amend "$id" --repin --kind operational --data-seen "$seen" \
         --reason "launched on another machine: its torch, transformers and other packages" || true
     commit "Pin this machine"
 fi
