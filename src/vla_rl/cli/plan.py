@@ -147,7 +147,7 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
     constants, loss = UpdateSettings.of(job.loss, job.optim), job.loss
     surface = reader.component("surface", run_seed=job.settings.seed)
     policy = reader.component("policy", device=device)
-    preflight.set_recompute(policy, job.optim.recompute)
+    preflight.set_passes(policy, job.optim)
     sampler = reader.component("sampler", policy=policy, run_seed=job.settings.seed)
     parameters = surface.trainable(policy)
     optimizer = build_optimizer(parameters, job.optim, surface)

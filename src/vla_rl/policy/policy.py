@@ -59,6 +59,7 @@ class VlaPolicy:
         head: which head acts, ``ar`` (action tokens) or ``flow``.
         expert: the network of the flow head; None unless it was asked for (`vla_rl.policy.expert_files`).
         recompute: keep only the inputs of the text layers for a backward pass, and compute the rest again there.
+        mixed: multiply in bfloat16 in teacher-forced passes; weights and what layers add up stay in their format.
         heads: what trained each head last, and whether it is stale (`vla_rl.policy.heads`); saved with the policy.
     """
 
@@ -67,6 +68,7 @@ class VlaPolicy:
     allow_scene_mismatch: bool = False
     lora: LoraSettings | None = None
     recompute: bool = False
+    mixed: bool = False
     head: str = AR
     expert: ActionExpert | None = None
     heads: Heads = MappingProxyType({})
@@ -126,7 +128,11 @@ class VlaPolicy:
 
     def logits(self, frames: Tensor, state_bins_BJ: Tensor, bins_BT: Tensor) -> Tensor:
         """Teacher-forced logits over the action block, float32 [B, T, V], differentiable; see `Adapter.logits`."""
-        return self.adapter.logits(self, frames, state_bins_BJ, bins_BT)
+        if not self.mixed:
+            return self.adapter.logits(self, frames, state_bins_BJ, bins_BT)
+        # What is computed again would fill the cache of converted weights with copies of all of them.
+        with torch.autocast(frames.device.type, torch.bfloat16, cache_enabled=not self.recompute):
+            return self.adapter.logits(self, frames, state_bins_BJ, bins_BT)
 
     def decoder(self, rows: int, *, unconstrained: int | None = None) -> StepDecoder:
         """A key-value cache decoder of `rows` rows for the sampler; see `Adapter.decoder`."""

@@ -141,7 +141,9 @@ def text_stack(
 def block_logits(model: Any, hidden: Tensor, block_start: int, width: int) -> Tensor:
     """Logits over the action block only, float32 [..., V], of hidden states before the final norm."""
     normed = model.model.language_model.norm(hidden)
-    return nn.functional.linear(normed, model.lm_head.weight[block_start : block_start + width]).float()
+    # A likelihood is a small difference of logits: they are not rounded to the format of a mixed pass.
+    with torch.autocast(normed.device.type, enabled=False):
+        return nn.functional.linear(normed, model.lm_head.weight[block_start : block_start + width]).float()
 
 
 def action_logits(

@@ -45,19 +45,22 @@ def check_sampling(policy: Any, sampler: Any, steps: int) -> None:
         )
 
 
-def set_recompute(policy: Any, wanted: bool) -> None:
-    """Tell the policy what its backward passes keep.
+def set_passes(policy: Any, optim: Any) -> None:
+    """Tell the policy how its teacher-forced passes multiply, and what they keep for a backward pass.
+
+    Args:
+        optim: `OptimConfig`; its `precision` and `recompute` count.
 
     Raises:
         ConfigError: its kind of network keeps everything.
     """
-    if wanted and not policy.adapter.can_recompute:
+    if optim.recompute and not policy.adapter.can_recompute:
         raise ConfigError(
             "only networks in the Molmo2 layout compute their layers again in a backward pass",
             where="optim.recompute",
             remedy="use optim.recompute=false, and smaller micro-batches if memory is short",
         )
-    policy.recompute = wanted
+    policy.recompute, policy.mixed = optim.recompute, optim.precision == "bfloat16"
 
 
 def render_canary(pool: Pool, seed: int) -> Observation:

@@ -143,7 +143,7 @@ class GrpoTrainer:
         self.evaluate_at = {0, *evaluate_at}
         check_use(self.geometry.training_seeds(steps), "train", where="geometry.train_seed_base")
         preflight.check_sampling(policy, sampler, steps)
-        preflight.set_recompute(policy, optim.recompute)
+        preflight.set_passes(policy, optim)
         self.parameters = surface.trainable(policy)
         self.optimizer = build_optimizer(self.parameters, optim, surface)
         self.kl_rows, self.trust_region = loss.kl_rows, loss.trust_region

@@ -154,6 +154,11 @@ class OptimConfig:
     microbatch_tokens: int | None = key(
         None, "most tokens of such a pass, prompts and padding included; a longer row goes alone", at_least=1
     )
+    precision: str = key(
+        "float32",
+        "of the text layers' passes: float32, or bfloat16 (mixed: weights, sums of layers and the head stay float32)",
+        choices=("float32", "bfloat16"),
+    )
     recompute: bool = key(
         False, "compute what the text layers gave again in the backward pass instead of keeping it: memory for time"
     )
