@@ -1,7 +1,8 @@
 # vla_rl. `make` or `make help` lists the targets; two commands do everything: `make run` and `make test`.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup gl run test test-slow lint type check-lerobot test-lerobot gpu-bundle check-gpu-bundle bench bench-lerobot clean
+BENCH_GPU := ceilings agree batches twice plan-tf32 step-tf32 plan-mixed step-mixed plan-patch step-patch
+.PHONY: help setup gl run test test-slow lint type check-lerobot test-lerobot gpu-bundle check-gpu-bundle bench bench-gpu bench-lerobot clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -81,6 +82,9 @@ check-gpu-bundle: ## install the bundle without a network beside torch 2.11 and 
 
 bench: gl ## the benchmarks: ceilings, predicts, busy cores, the trainer, lerobot-env-so101 if it is there; wants an idle machine
 	@for each in pace tokens utilisation trainer lerobot_env; do echo; echo "== $$each"; $(BIN)/python benchmarks/$$each.py || exit 1; done
+
+bench-gpu: gl ## a network of four billion parameters and the shipped base on one GPU, stage by stage (BENCH_SCRATCH: a folder for 60 GB)
+	@for each in $(BENCH_GPU); do echo; echo "== $$each"; $(BIN)/python benchmarks/large.py $$each || exit 1; done
 
 bench-lerobot: gl ## our simulator against lerobot-env-so101, which gets an environment of its own
 	@test -x .venv-so101/bin/python || "$(PYTHON)" -m venv .venv-so101
