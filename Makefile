@@ -1,7 +1,7 @@
 # vla_rl. `make` or `make help` lists the targets; two commands do everything: `make run` and `make test`.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup gl run test test-slow lint type check-lerobot test-lerobot gpu-bundle check-gpu-bundle bench bench-lerobot clean
+.PHONY: help setup gl run test test-slow lint type docs check-lerobot test-lerobot gpu-bundle check-gpu-bundle bench bench-lerobot clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -47,6 +47,10 @@ lint: setup ## style and import order
 
 type: setup ## static types
 	@$(BIN)/pyright
+
+docs: setup ## write docs/reference.md (every key) and docs/commands.md (every --help) anew
+	@$(BIN)/python scripts/config_reference.py
+	@$(BIN)/python scripts/command_reference.py
 
 # Our own package comes without its dependencies: LeRobot's MolmoAct2 needs an older transformers than our policies do.
 $(LEROBOT)/.installed: tests/lerobot/constraints.txt plugins/lerobot_env_vla_rl/pyproject.toml
