@@ -10,16 +10,19 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import base_sums
 import bundle_contents
 import pytest
 
-from vla_rl.cli.doctor import content, graphics
+from vla_rl.cli.doctor import content, graphics, project
 from vla_rl.cli.doctor.packages import EXTRAS, SPARED
+from vla_rl.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
+PATIENT = ("--patience", "200")  # the suite may keep every core busy
 NO_TORCH = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')"
 
 
@@ -52,7 +55,7 @@ def status(found, check):
 
 
 def test_a_machine_that_runs_the_tests_is_fine_and_nothing_is_left_behind(tmp_path):
-    done = doctor(tmp_path, "--json")
+    done = doctor(tmp_path, "--json", *PATIENT)
     body, found = json.loads(done.stdout), told(done)
     assert done.returncode == body["exit_code"] == 0, [f for f in body["findings"] if f["status"] == "failure"]
     assert body["failures"] == 0 and list(tmp_path.iterdir()) == []
@@ -73,7 +76,9 @@ def test_what_is_broken_is_named_with_a_remedy_and_the_rest_is_still_looked_at(t
     here = tmp_path / "here"
     here.mkdir()
     (here / "outputs").symlink_to("/proc")  # not even root writes there
-    done = doctor(here, "--json", path=[broken], MUJOCO_GL="nonsense", PATH=str(tmp_path), VLA_RL_CACHE="/proc/cache")
+    done = doctor(
+        here, "--json", *PATIENT, path=[broken], MUJOCO_GL="nonsense", PATH=str(tmp_path), VLA_RL_CACHE="/proc/cache"
+    )
     found, body = told(done), json.loads(done.stdout)
     assert done.returncode == body["exit_code"] == 1
     assert "libcudart.so.13" in found["torch"][0]["what"] and str(broken) in found["torch"][0]["remedy"]
@@ -149,7 +154,7 @@ def test_a_damaged_installation_without_mujoco_and_torch_is_told_line_by_line(tm
     lock = copy / "constraints.txt"
     lock.write_text(re.sub(r"^rich==.*", "rich==1.0", lock.read_text(), flags=re.M))
     broken = stubs(tmp_path / "stubs", mujoco="raise ImportError('mujoco.so: wrong ELF class')", torch=NO_TORCH)
-    done = doctor(copy, path=[broken], sources=copy / "src")
+    done = doctor(copy, *PATIENT, path=[broken], sources=copy / "src")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     lines = done.stdout.splitlines()
 
@@ -178,10 +183,28 @@ def test_the_digests_of_the_bases_are_those_of_the_files_in_the_format_of_sha256
 
 
 def test_what_an_offline_bundle_leaves_out_is_no_failure_and_every_extra_says_what_it_is_for():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = {re.split(r"[<>=\[]", line)[0] for line in project["dependencies"]}
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {re.split(r"[<>=\[]", line)[0] for line in table["dependencies"]}
     assert set(bundle_contents.LEFT_OUT) & needed == set(SPARED)
-    assert set(project["optional-dependencies"]) == set(EXTRAS)
+    assert set(table["optional-dependencies"]) == set(EXTRAS)
+
+
+def test_a_wheel_knows_its_needs_and_extras_from_its_metadata():
+    try:
+        known = project._installed()
+    except metadata.PackageNotFoundError:
+        pytest.skip("vla-rl is not installed here, only on the path")
+    assert {"torch", "mujoco"} <= {one.name for one in known.needed} and ">=" in known.python
+    assert "peft" in {one.name for one in known.extras["lora"]} - {one.name for one in known.needed}
+    every = [one for extra in known.extras.values() for one in extra]
+    assert not any("extra ==" in str(one) for one in (*known.needed, *every)), "pip would install nothing for these"
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan"])
+def test_a_patience_that_is_no_time_is_a_mistake_of_usage(text, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", f"--patience={text}"])
+    assert ended.value.code == 2 and "no number of seconds" in capsys.readouterr().err
 
 
 def test_it_starts_without_any_package_but_the_standard_library():

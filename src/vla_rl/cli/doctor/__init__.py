@@ -86,7 +86,10 @@ def closing(failures: int, warnings: int) -> str:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no time to wait")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
     return value

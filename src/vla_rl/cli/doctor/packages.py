@@ -56,8 +56,6 @@ def bounds(_: float) -> Iterator[Finding]:
 
 
 def _problem(one: Requirement) -> str | None:
-    if one.marker is not None and not one.marker.evaluate({"extra": ""}):
-        return None
     found = version(one.name)
     if found is None:
         return f"{one.name} is not installed"

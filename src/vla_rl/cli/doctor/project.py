@@ -7,7 +7,7 @@ tested versions. Out: `Project`. Nothing is imported that is checked later, but 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -54,8 +54,8 @@ def project() -> Project:
     table = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     return Project(
         table["requires-python"],
-        tuple(map(Requirement, table["dependencies"])),
-        {name: tuple(map(Requirement, lines)) for name, lines in table.get("optional-dependencies", {}).items()},
+        _applying(map(Requirement, table["dependencies"])),
+        {name: _applying(map(Requirement, lines)) for name, lines in table.get("optional-dependencies", {}).items()},
         _tested((root / LOCK).read_text()) if (root / LOCK).is_file() else None,
         table.get("license"),
     )
@@ -65,15 +65,21 @@ def _installed() -> Project:
     from packaging.requirements import Requirement
 
     about = metadata.metadata(NAME)
-    every = [Requirement(line) for line in metadata.requires(NAME) or ()]
-    extras = {}
-    for extra in about.get_all("Provides-Extra") or ():
-        extras[extra] = tuple(
-            one for one in every if one.marker and not one.marker.evaluate({"extra": ""})
-            and one.marker.evaluate({"extra": extra})
-        )  # fmt: skip
-    needed = tuple(one for one in every if one.marker is None or one.marker.evaluate({"extra": ""}))
+    lines = metadata.requires(NAME) or ()
+    needed = _applying(map(Requirement, lines))
+    extras = {
+        extra: tuple(one for one in _applying(map(Requirement, lines), extra) if one not in needed)
+        for extra in about.get_all("Provides-Extra") or ()
+    }
     return Project(about["Requires-Python"] or "", needed, extras, None, about["License-Expression"])
+
+
+def _applying(requirements: Iterable[Requirement], extra: str = "") -> tuple[Requirement, ...]:
+    """Those that are meant for this interpreter and system, without the condition that said so."""
+    kept = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": extra})]
+    for one in kept:
+        one.marker = None
+    return tuple(kept)
 
 
 def _tested(text: str) -> dict[str, str]:
