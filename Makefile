@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BENCH_GPU := ceilings agree batches twice plan-tf32 step-tf32 plan-mixed step-mixed plan-patch step-patch
-.PHONY: help setup gl run test test-slow lint type check-lerobot test-lerobot gpu-bundle check-gpu-bundle bench bench-gpu bench-lerobot clean
+.PHONY: help setup gl run test test-slow lint type docs check-lerobot test-lerobot gpu-bundle check-gpu-bundle bench bench-gpu bench-lerobot clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,6 +48,10 @@ lint: setup ## style and import order
 
 type: setup ## static types
 	@$(BIN)/pyright
+
+docs: setup ## write docs/reference.md (every key) and docs/commands.md (every --help) anew
+	@$(BIN)/python scripts/config_reference.py
+	@$(BIN)/python scripts/command_reference.py
 
 # Our own package comes without its dependencies: LeRobot's MolmoAct2 needs an older transformers than our policies do.
 $(LEROBOT)/.installed: tests/lerobot/constraints.txt plugins/lerobot_env_vla_rl/pyproject.toml

@@ -30,6 +30,7 @@ COMMANDS = {
     "prereg": ("vla_rl.cli.prereg", "freeze an experiment, amend it, launch it, read it, judge it"),
     "sweep": ("vla_rl.cli.sweep", "the arms of a registration, one process each, and one table of them"),
     "checkpoint": ("vla_rl.cli.checkpoint", "check a policy checkpoint: layout, tables, ids, provenance"),
+    "doctor": ("vla_rl.cli.doctor", "check this machine: what runs need of it, and what to do about the rest"),
 }
 EXIT_INTERRUPTED = 130
 GO_ON = {

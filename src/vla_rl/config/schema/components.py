@@ -81,7 +81,7 @@ class LeRobotConfig:
     joint_frame: str | None = key(
         None, "frame of its degrees, if its statistics do not tell: rig (v3.0) or v21", choices=("rig", "v21")
     )
-    fps: int = key(30, "rate that its actions are for, Hz; the world's is 30", at_least=1)
+    fps: int = key(30, "rate that its actions are for, Hz; the world's is 30", at_least=1, unit="Hz")
     n_action_steps: int | None = key(
         None, "actions executed before it looks again (null: the checkpoint's); must be the protocol's", at_least=1
     )
@@ -134,7 +134,9 @@ class LookConfig:
     )
     grade: str = key("none", "per-channel affine grade: none or documented", choices=("none", "documented"))
     blur_px: float = key(0.0, "sigma of the optical blur, pixels of a picture with 480 rows", at_least=0, at_most=20)
-    noise_counts: float = key(0.0, "sigma of the sensor noise, counts of 255", at_least=0, at_most=100)
+    noise_counts: float = key(
+        0.0, "sigma of the sensor noise, counts of 255", at_least=0, at_most=100, unit="counts of 255"
+    )
     jitter: bool = key(False, "boat tint, sun, warmth, fill light and table tone are drawn anew at each reset")
     shadow_strength: float = key(
         0.0, "share of light that a contact shadow takes from the top picture", at_least=0, at_most=1
@@ -186,19 +188,21 @@ class ProcessPoolConfig:
 @dataclass
 class RewardV1Config:
     _target_: str = "vla_rl.rl.reward.RewardV1"
-    success_bonus: float = key(10.0, "cm granted for success", at_least=0)
-    tip_penalty: float = key(2.0, "cm taken if the boat ends tipped", at_least=0)
-    strike_penalty: float = key(5.0, "cm taken if the reset touched the boat", at_least=0)
+    success_bonus: float = key(10.0, "cm granted for success", at_least=0, unit="cm")
+    tip_penalty: float = key(2.0, "cm taken if the boat ends tipped", at_least=0, unit="cm")
+    strike_penalty: float = key(5.0, "cm taken if the reset touched the boat", at_least=0, unit="cm")
     progress_floor_cm: float | None = key(None, "lower bound of the progress term; null is the documented reward")
 
 
 @dataclass
 class RewardV2Config:
     _target_: str = "vla_rl.rl.reward.RewardV2"
-    success_bonus: float = key(10.0, "cm granted for success", at_least=0)
-    tip_penalty: float = key(2.0, "cm taken if the boat ends tipped", at_least=0)
-    strike_penalty: float = key(5.0, "cm taken if the reset touched the boat", at_least=0)
-    shove_penalty: float = key(0.5, "cm taken for each cm that the boat moves without being pinched", at_least=0)
+    success_bonus: float = key(10.0, "cm granted for success", at_least=0, unit="cm")
+    tip_penalty: float = key(2.0, "cm taken if the boat ends tipped", at_least=0, unit="cm")
+    strike_penalty: float = key(5.0, "cm taken if the reset touched the boat", at_least=0, unit="cm")
+    shove_penalty: float = key(
+        0.5, "cm taken for each cm that the boat moves without being pinched", at_least=0, unit="cm per cm"
+    )
 
 
 @dataclass

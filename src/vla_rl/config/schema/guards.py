@@ -34,10 +34,14 @@ class TripwiresConfig:
         0.05, "the share of successes counts if it fell by at least this", at_least=0, at_most=1
     )
     kl_stop: str = key("off", "distance to the policy at step 0 (anchor_kl, needs loss.kl_rows)", choices=MODES)
-    kl_stop_nats: float = key(0.06, "one reading above this fires, k3 in nats a token", above=0)
+    kl_stop_nats: float = key(0.06, "one reading above this fires, k3 in nats a token", above=0, unit="nats a token")
     entropy: str = key("off", "entropy of the tokens that were learned from", choices=MODES)
-    entropy_floor_nats: float | None = key(None, "one reading below this fires, nats a token; null: none", at_least=0)
-    entropy_ceiling_nats: float | None = key(None, "one reading above this fires, nats a token; null: none", at_least=0)
+    entropy_floor_nats: float | None = key(
+        None, "one reading below this fires, nats a token; null: none", at_least=0, unit="nats a token"
+    )
+    entropy_ceiling_nats: float | None = key(
+        None, "one reading above this fires, nats a token; null: none", at_least=0, unit="nats a token"
+    )
     clip: str = key(
         "off",
         "share of tokens whose ratio is outside the band (clip_fraction); 0 with loss.old_logp=rescored and one pass",
@@ -48,7 +52,9 @@ class TripwiresConfig:
     heldout_line_cm: float = key(-1.0, "fires if the 95 % interval of the mean change lies entirely below this, cm")
     pace: str = key("off", "episodes a minute, projected from the first that a wave plays", choices=MODES)
     pace_episodes: int = key(8, "episodes that have to end before it is projected", at_least=1)
-    pace_episodes_per_min: float | None = key(None, "slowest pace that is let through", above=0)
+    pace_episodes_per_min: float | None = key(
+        None, "slowest pace that is let through", above=0, unit="episodes a minute"
+    )
 
 
 @dataclass

@@ -57,7 +57,10 @@ class TwinConfig:
 class SftConfig:
     demos: str = key(MISSING, "LeRobot v3 dataset, e.g. one written by `vla-rl demos`")
     frame_stride: int = key(
-        4, "ticks between the starts of training windows of an episode (1: every tick); the phase is drawn", at_least=1
+        4,
+        "ticks between the starts of training windows of an episode (1: every tick); the phase is drawn",
+        at_least=1,
+        unit="ticks",
     )
     episodes: int | None = key(None, "train on this many episodes, from the first one on (null: all)", at_least=1)
     chunk_ticks: int = key(30, "ticks of a target chunk (30 ticks are one second)", at_least=1)
@@ -114,6 +117,7 @@ class SftConfig:
         0,
         "steps between evaluations on eval.seeds, the first one before all steps, the last after (0: none)",
         at_least=0,
+        unit="steps",
     )
     eval_head: str | None = key(
         None,
@@ -123,7 +127,7 @@ class SftConfig:
     allow_holes: bool = key(
         False, "also learn from chunks that the action codec of sft.base cannot write whole: their labels are short"
     )
-    save_at: list[int] = key([], "steps at which an extra policy directory is written")
-    log_every: int = key(50, "steps between log rows", at_least=1)
+    save_at: list[int] = key([], "steps at which an extra policy directory is written", unit="steps")
+    log_every: int = key(50, "steps between log rows", at_least=1, unit="steps")
     checkpoint_every_s: float = key(120.0, "seconds between resume points", above=0)
     compile: bool = key(False, "compile the forward pass; pays on a GPU from some hundred steps on")

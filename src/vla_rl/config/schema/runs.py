@@ -129,10 +129,16 @@ class LossConfig:
     entropy_bonus: float = key(0.0, "weight of the tokens' mean entropy", at_least=0)
     kl_rows: int = key(32, "rows on which the distance to step 0 is measured after an update; 0: never", at_least=0)
     trust_region: float | None = key(
-        None, "an update that moves those rows by more (k3, nats a token) is undone; null: never", above=0
+        None,
+        "an update that moves those rows by more (k3, nats a token) is undone; null: never",
+        above=0,
+        unit="nats a token",
     )
     max_first_gap: float = key(
-        0.06, "largest |trainer - sampler| log-probability of a token before the first update, nats", above=0
+        0.06,
+        "largest |trainer - sampler| log-probability of a token before the first update, nats",
+        above=0,
+        unit="nats",
     )
 
 
@@ -146,7 +152,7 @@ class OptimConfig:
     grad_clip: float = key(1.0, "global gradient norm is clipped to this", above=0)
     warmup_steps: int = key(0, "the learning rate rises linearly over this many updates", at_least=0)
     decay_after: int | None = key(
-        None, "after N updates the learning rate falls as N / update; null: it stays", at_least=1
+        None, "after N updates the learning rate falls as N / update; null: it stays", at_least=1, unit="updates"
     )
     microbatch_rows: int = key(
         1, "most rows of a forward and backward pass (changes memory and speed, not the gradient)", at_least=1
@@ -186,6 +192,7 @@ class MonitorConfig(EvalConfig):
         None,
         "updates between the evaluations of a training run; null: only before the first and after the last",
         at_least=1,
+        unit="updates",
     )
     at_steps: list[int] = key([], "further updates after which to evaluate, e.g. [1,5]")
 
@@ -207,6 +214,7 @@ class ProbeConfig:
         None,
         "a temperature is refused if its draws have more nats a token than this (null: the documented rule)",
         above=0,
+        unit="nats a token",
     )
 
 
@@ -226,6 +234,6 @@ class ParityConfig:
 
 @dataclass
 class CheckpointConfig:
-    every: int = key(1, "updates between checkpoints", at_least=1)
+    every: int = key(1, "updates between checkpoints", at_least=1, unit="updates")
     keep: int = key(2, "newest checkpoints that are kept", at_least=1)
     keep_rows: bool = key(False, "keep the replay rows of a wave after its update has been checkpointed")
