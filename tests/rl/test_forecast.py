@@ -10,6 +10,7 @@ from toy_run import lora
 
 from vla_rl.config.schema import OptimConfig
 from vla_rl.policy.prompt import Observation
+from vla_rl.policy.rowgradients import leaf_of
 from vla_rl.rl import snapshot
 from vla_rl.rl.anchor import Anchor
 from vla_rl.rl.drift import measure
@@ -65,10 +66,12 @@ def test_measuring_leaves_weights_gradients_and_moments_as_they_were(rows):
 def test_bytes_of_an_update_follow_from_the_parameters_and_the_micro_batch(rows):
     policy = tiny_policy()
     parameters = TextStack().trainable(policy)
-    surface = 4 * sum(p.numel() for _, p in parameters)
+    surface, held = (
+        sum(p.nbytes for p in some) for some in ([p for _, p in parameters], [leaf_of(p) for _, p in parameters])
+    )
     told, _ = measured(policy, parameters, rows)
-    assert told["gradients"] == surface < told["weights"]
-    assert told["moments"] == 2 * surface + 4 * len(parameters)  # and a step count each
+    assert told["gradients"] == held < surface < told["weights"]
+    assert told["moments"] == 2 * held + 4 * len(parameters)  # and a step count each
     assert told["copies"] == 0 and told["peak"] is None
     twice, _ = measured(policy, parameters, rows, microbatch=4)
     assert 1.8 < twice["activations"] / told["activations"] < 2.1
@@ -141,7 +144,8 @@ def test_disk_counts_waves_and_checkpoints(rows):
     observation = Observation(rows[0].frames, rows[0].state_deg)
     told = disk_bytes(policy, parameters, observation, rows=6, waves=2, checkpoints=3)
     assert told["waves"] == 2 * told["wave"] and told["wave"] >= 6 * rows[0].frames.nbytes
-    assert told["checkpoints"] == 3 * told["checkpoint"] == 9 * 4 * sum(p.numel() for _, p in parameters)
+    kept = sum(p.nbytes + 2 * leaf_of(p).nbytes for _, p in parameters)
+    assert told["checkpoints"] == 3 * told["checkpoint"] == 3 * kept
 
 
 def test_seconds_of_a_wave_by_hand():

@@ -21,7 +21,7 @@ from vla_rl.policy.expert_files import expert_config, expert_tensors
 from vla_rl.policy.layout import stored_tensors
 from vla_rl.policy.molmo2 import save_model
 from vla_rl.policy.tokenizer import TokenIds, build_layout
-from vla_rl.policy.trunk import PromptTensors, action_logits
+from vla_rl.policy.trunk import PromptTensors, action_logits, feedable
 from vla_rl.policy.vision import batch_pooling_index, pack_frames
 
 if TYPE_CHECKING:
@@ -65,6 +65,9 @@ class Molmo2Adapter:
         return action_logits(
             policy.model, policy.prompt, policy.vocabulary, frames, state_bins_BJ, bins_BT, recompute=policy.recompute
         )
+
+    def fed_ids(self, policy: VlaPolicy) -> Tensor:
+        return feedable(policy.prompt.template_P, policy.prompt.ids, policy.vocabulary)
 
     def decoder(self, policy: VlaPolicy, rows: int, *, unconstrained: int | None = None) -> StepDecoder:
         """The fused decoder, or the network's own forward where its layers differ from the release's."""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from vla_rl.policy.lora import pairs
 from vla_rl.policy.prompt import Observation
+from vla_rl.policy.rowgradients import leaf_of
 from vla_rl.rl.lessons import Lesson
 from vla_rl.rl.preflight import longest_row
 from vla_rl.rl.settings import RECORDED, UpdateSettings
@@ -99,7 +100,9 @@ def memory_bytes(
         anchored: a copy of the surface as it was at step 0 is kept.
         undoable: an update can be taken back, so that weights and moments are copied before it.
     """
-    surface = sum(_bytes(p) for _, p in parameters)
+    surface, gradients = (
+        sum(map(_bytes, held)) for held in ([p for _, p in parameters], [leaf_of(p) for _, p in parameters])
+    )
     row = longest_row(policy, observation)
     lessons = [Lesson(row, 1.0, 1.0)] * settings.limits.rows
     fixed = [torch.from_numpy(row.logp)] * len(lessons)
@@ -119,7 +122,7 @@ def memory_bytes(
     before.put_back()
     return {
         "weights": sum(_bytes(p) for p in policy.model.parameters()),
-        "gradients": surface,
+        "gradients": gradients,
         "moments": moments,
         "activations": kept.most,
         "peak": peak,

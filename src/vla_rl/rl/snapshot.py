@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from vla_rl.policy.rowgradients import leaf_of
 from vla_rl.rl.surfaces import NamedParameters
 
 
@@ -37,20 +38,19 @@ class Snapshot:
     """
 
     def __init__(self, parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> None:
-        self._parameters, self._optimizer = parameters, optimizer
+        self._leaves, self._optimizer = [leaf_of(parameter) for _, parameter in parameters], optimizer
         self._weights = Weights(parameters)
         self._moments: list[dict[str, Tensor]] = [
-            {field: _copied(value) for field, value in optimizer.state.get(parameter, {}).items()}
-            for _, parameter in parameters
+            {field: _copied(value) for field, value in optimizer.state.get(leaf, {}).items()} for leaf in self._leaves
         ]
 
     def put_back(self) -> None:
         """Restore everything bit for bit; moments that did not exist are gone again."""
         self._weights.put_back()
-        for (_, parameter), moments in zip(self._parameters, self._moments, strict=True):
-            state = self._optimizer.state.pop(parameter, {})
+        for leaf, moments in zip(self._leaves, self._moments, strict=True):
+            state = self._optimizer.state.pop(leaf, {})
             if moments:
-                self._optimizer.state[parameter] = {f: v.to(state[f].device) for f, v in moments.items()}
+                self._optimizer.state[leaf] = {f: v.to(state[f].device) for f, v in moments.items()}
 
 
 def _copied(value: Tensor) -> Tensor:
