@@ -8,6 +8,7 @@ release (normalisation after a block, over whole queries, biases) step through t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from vla_rl.policy.adapter import StepDecoder
 from vla_rl.policy.cached_forward import CachedForward
-from vla_rl.policy.decode import Decoder
+from vla_rl.policy.decode import Decoder, cache_shape
 from vla_rl.policy.expert_files import expert_config, expert_tensors
 from vla_rl.policy.layout import stored_tensors
 from vla_rl.policy.molmo2 import save_model
@@ -75,6 +76,9 @@ class Molmo2Adapter:
         plain = text.qk_norm_type == "qwen3" and not text.norm_after and not text.attention_bias
         fused = plain and text.hidden_act == "silu"
         return (Decoder if fused else CachedForward)(policy, rows, unconstrained=unconstrained)
+
+    def cached_numbers(self, policy: VlaPolicy, rows: int, unconstrained: int | None) -> int:
+        return 2 * prod(cache_shape(policy, rows, unconstrained))
 
     def stored_tensors(self, model: Any) -> Iterator[tuple[str, Tensor]]:
         return stored_tensors(model)
