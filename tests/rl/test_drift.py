@@ -14,7 +14,7 @@ from tiny_policy import tiny_policy
 from vla_rl.config.schema import OptimConfig
 from vla_rl.errors import StoppedRun
 from vla_rl.policy.rowgradients import leaf_of
-from vla_rl.rl import drift
+from vla_rl.rl import drift, snapshot
 from vla_rl.rl.anchor import Copied
 from vla_rl.rl.drift import kl_cost_cm, log_probabilities, measure, sample_rows
 from vla_rl.rl.lessons import BatchLimits, micro_batches
@@ -37,6 +37,47 @@ def test_the_anchor_is_the_old_policy_for_as_long_as_it_is_installed(rows):
     assert policy.digest() == moved != before
     with pytest.raises(RuntimeError, match="inside"), anchor.installed():
         raise RuntimeError("inside")
+    assert policy.digest() == moved
+
+
+@pytest.mark.parametrize("piece_bytes", [4, 100, 2**26])
+def test_live_weights_and_anchor_change_places_whatever_the_size_of_a_piece(piece_bytes, monkeypatch):
+    """There and back twice: both are what they were, and a sampler's copy is told that weights have moved."""
+    monkeypatch.setattr(snapshot, "PIECE_BYTES", piece_bytes)
+    policy = tiny_policy()
+    parameters = [pair for pair in TextStack().trainable(policy) if pair[1].ndim == 1 or pair[0] == "lm_head.weight"]
+    anchor, before = Copied(parameters), policy.digest()
+    with torch.no_grad():
+        for _, parameter in parameters:
+            parameter += 0.01
+    moved = policy.digest()
+    for _ in range(2):
+        versions = [parameter._version for _, parameter in parameters]
+        with anchor.installed():
+            assert policy.digest() == before
+            assert all(parameter._version > v for (_, parameter), v in zip(parameters, versions, strict=True))
+        assert policy.digest() == moved
+
+
+@pytest.mark.parametrize("exchanges", [1, 5])
+def test_an_anchor_that_fails_to_move_in_leaves_the_live_weights(exchanges, monkeypatch):
+    policy, left = tiny_policy(), [exchanges]
+    parameters = TextStack().trainable(policy)
+    anchor, real = Copied(parameters), snapshot._exchange
+    with torch.no_grad():
+        for _, parameter in parameters:
+            parameter += 0.01
+    moved = policy.digest()
+
+    def exchange(*pair):
+        left[0] -= 1
+        if left[0] == 0:
+            raise torch.OutOfMemoryError
+        real(*pair)
+
+    monkeypatch.setattr(snapshot, "_exchange", exchange)
+    with pytest.raises(torch.OutOfMemoryError), anchor.installed():
+        raise AssertionError("never reached")
     assert policy.digest() == moved
 
 

@@ -83,8 +83,12 @@ def memory_lines(
         Line("cache", DEVICE, sampling.get("cache"), "2 x layers x rows of a batch x kv heads x tokens x head x bytes"),
         Line("cache_kept", DEVICE, sampling.get("cache_kept"), "cache, if the sampler keeps it during an update"),
         Line("short_copy", DEVICE, sampling.get("short_copy"), "every parameter x bytes of sampler.dtype, if another"),
-        Line("anchor", HOST, surface * kept.anchored, "surface, as it was at step 0"),
-        Line("aside", HOST, surface * kept.anchored, "surface, as it is, while the anchor stands in its place"),
+        Line(
+            "anchor",
+            HOST,
+            surface * kept.anchored,
+            "surface, as it was at step 0; as it is, while that stands in its place",
+        ),
         Line("undo", HOST, (surface + moments) * kept.undoable, "surface + moments before an update"),
     ]
     sums = [
@@ -98,7 +102,7 @@ def memory_lines(
         *sums,
         Line("planned", DEVICE, most, "the largest of rollout, update and step"),
         Line("peak", DEVICE, peak, "measured by the device, of an update"),
-        _sum("copies", parts, ("anchor", "aside", "undo")),
+        _sum("copies", parts, ("anchor", "undo")),
     ]
 
 
