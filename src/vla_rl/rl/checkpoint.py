@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from vla_rl.errors import IntegrityError
 from vla_rl.files import fsync_path
+from vla_rl.policy.hashing import file_digests
 from vla_rl.policy.rowgradients import leaf_of, row_gradient
 from vla_rl.policy.shardfiles import read_tensors, write_tensors
 from vla_rl.rl.surfaces import NamedParameters
@@ -76,7 +77,7 @@ def save_checkpoint(
     }
     groups = {SURFACE: dict(parameters), OPTIMIZER: moments, **(extra or {})}
     files = [name for stem, tensors in groups.items() for name in write_tensors(tensors, temporary, stem)]
-    digests = {name: _digest(temporary / name) for name in files}
+    digests = dict(zip(files, file_digests(temporary / name for name in files), strict=True))
     body = dump_json({"format": FORMAT, "step": step, "stems": list(groups), "files": digests, "state": dict(state)})
     own = hashlib.sha256(body.encode()).hexdigest()
     (temporary / STATE).write_text(dump_json({"sha256": own, "body": json.loads(body)}, indent=1))
@@ -107,7 +108,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     body = _body(path)
     try:
-        actual = {name: _digest(path / name) for name in body["files"]}
+        actual = dict(zip(body["files"], file_digests(path / name for name in body["files"]), strict=True))
     except OSError as error:
         raise _damaged(path, str(error)) from error
     for name, digest in body["files"].items():
@@ -208,11 +209,6 @@ def _body(path: Path) -> dict[str, Any]:
     if body["format"] not in (FORMAT, WHOLE_TABLES):
         raise _damaged(path, f"format {body['format']}, not {FORMAT}")
     return body
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _damaged(path: Path, problem: str) -> IntegrityError:
