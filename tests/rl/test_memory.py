@@ -35,7 +35,9 @@ def told_of(policy, parameters, rows, *, microbatch=2, loss=None, sampler=None, 
     constants = settings(microbatch_rows=microbatch, loss=loss)
     activations, peak = measured(policy, parameters, optimizer, constants, TEMPERATURE, observation)
     kept = Kept(anchored=anchored, undoable=undoable)
-    return by_name(memory_lines(policy, parameters, sampler, kept, activations=activations, peak=peak)), optimizer
+    return by_name(
+        memory_lines(policy, parameters, optimizer, sampler, kept, activations=activations, peak=peak)
+    ), optimizer
 
 
 def test_measuring_leaves_weights_gradients_and_moments_as_they_were(rows):
@@ -159,7 +161,9 @@ def test_sums_are_of_the_parts_that_are_there_at_a_time(rows):
 def test_every_line_says_what_it_is_where_it_lies_and_how_it_was_counted(rows):
     policy = tiny_policy()
     kept = Kept(anchored=True, undoable=True)
-    lines = memory_lines(policy, Full().trainable(policy), None, kept, activations=1, peak=None)
+    parameters = Full().trainable(policy)
+    optimizer = build_optimizer(parameters, OptimConfig(), Full())
+    lines = memory_lines(policy, parameters, optimizer, None, kept, activations=1, peak=None)
     names = [line.name for line in lines]
     assert len(set(names)) == len(names) and all(line.formula for line in lines)
     assert {line.where for line in lines if line.name in ("anchor", "undo", "copies")} == {"host"}
@@ -181,11 +185,12 @@ def release():
     return release_on_paper()
 
 
-def planned(policy, surface, *, rows=16, dtype="bfloat16", activations=GIB):
+def planned(policy, surface, *, rows=16, dtype="bfloat16", activations=GIB, **optim):
     sampler = GrammarSampler(batch_rows=rows, policy=policy, run_seed=0, dtype=dtype)
     kept = Kept(anchored=True, undoable=False)
-    lines = memory_lines(policy, surface.trainable(policy), sampler, kept, activations=activations, peak=None)
-    return by_name(lines)
+    parameters = surface.trainable(policy)
+    optimizer = build_optimizer(parameters, OptimConfig(**optim), surface)
+    return by_name(memory_lines(policy, parameters, optimizer, sampler, kept, activations=activations, peak=None))
 
 
 def test_the_text_stack_of_a_release_by_hand(release):
@@ -207,3 +212,6 @@ def test_a_release_fits_where_it_is_meant_to(release):
     told = planned(release, TextStack(), rows=128)
     assert told["step"] < 60 * GIB and told["planned"] < 70 * GIB
     assert planned(release, PatchOnly())["planned"] < 30 * GIB
+    hosted = planned(release, TextStack(), rows=128, moments="host")
+    assert hosted["planned"] < 40 * GIB and hosted["host_moments"] == told["moments"]
+    assert hosted["visiting"] == 2 * 4 * 2560 * 9728

@@ -160,7 +160,7 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
             anchored=bool(loss.kl_rows or loss.kl_beta) and Anchor.copies(policy, parameters),
             undoable=loss.trust_region is not None,
         )
-        memory = memory_lines(policy, parameters, sampler, kept, activations=activations, peak=peak)
+        memory = memory_lines(policy, parameters, optimizer, sampler, kept, activations=activations, peak=peak)
         probe = _probe(policy, sampler, pool, job, constants, optimizer, view) if probing else None
         pids = [pid for pid in getattr(pool, "worker_pids", list)() if pid]
         workers = {"count": len(pids), "bytes": [_resident(pid) for pid in pids]}

@@ -27,6 +27,7 @@ from vla_rl.files import fsync_path
 from vla_rl.policy.hashing import file_digests
 from vla_rl.policy.rowgradients import leaf_of, row_gradient
 from vla_rl.policy.shardfiles import read_tensors, write_tensors
+from vla_rl.rl.hostmoments import placed
 from vla_rl.rl.surfaces import NamedParameters
 from vla_rl.rollout.jsonl import dump_json
 
@@ -154,7 +155,7 @@ def restore(checkpoint: Checkpoint, parameters: NamedParameters, optimizer: torc
         parameter.copy_(checkpoint.weights[name])
         if name in fields:  # AdamW keeps its moments beside the parameter, its step counter only if it is fused
             optimizer.state[leaf_of(parameter)] = {
-                field: value.to(parameter.device) if fused or field != "step" else value.clone()
+                field: placed(value, parameter, optimizer) if fused or field != "step" else value.clone()
                 for field, value in _of_leaf(fields[name], name, parameter, checkpoint.path).items()
             }
 

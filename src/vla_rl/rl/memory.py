@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vla_rl.policy.prompt import Observation
 from vla_rl.policy.rowgradients import leaf_of
+from vla_rl.rl.hostmoments import DEVICE, HOST, HostAdamW
 from vla_rl.rl.lessons import Lesson
 from vla_rl.rl.preflight import longest_row
 from vla_rl.rl.settings import RECORDED, UpdateSettings
@@ -25,7 +26,6 @@ from vla_rl.rl.snapshot import Snapshot
 from vla_rl.rl.surfaces import NamedParameters
 from vla_rl.rl.update import Fixed, accumulate_gradient
 
-DEVICE, HOST = PLACES = ("device", "host")
 STEP_COUNT = 4  # bytes that AdamW counts the steps of a tensor in
 
 
@@ -60,24 +60,35 @@ class Kept:
 
 
 def memory_lines(
-    policy: Any, parameters: NamedParameters, sampler: Any, kept: Kept, *, activations: int | None, peak: int | None
+    policy: Any,
+    parameters: NamedParameters,
+    optimizer: torch.optim.Optimizer,
+    sampler: Any,
+    kept: Kept,
+    *,
+    activations: int | None,
+    peak: int | None,
 ) -> list[Line]:
     """All parts and their sums.
 
     Args:
+        optimizer: over them; says where its moments lie.
         sampler: `held_bytes` of it, if it has some, are counted.
         activations, peak: see `measured`.
     """
     leaves = [leaf_of(parameter) for _, parameter in parameters]
     surface, gradients = sum(p.nbytes for _, p in parameters), sum(leaf.nbytes for leaf in leaves)
     moments, largest = 2 * gradients + STEP_COUNT * len(leaves), max(leaf.nbytes for leaf in leaves)
+    hosted = isinstance(optimizer, HostAdamW)
     rows = sum(leaf.nbytes for leaf, (_, p) in zip(leaves, parameters, strict=True) if leaf is not p)
     sampling: Mapping[str, int | None] = getattr(sampler, "held_bytes", dict)()
     parts = [
         Line("weights", DEVICE, sum(p.nbytes for p in policy.model.parameters()), "every parameter x its bytes"),
         Line("rows", DEVICE, rows, "rows of token tables that a pass reaches x width x bytes"),
         Line("gradients", DEVICE, gradients, "every parameter that moves x its bytes; of token tables `rows`"),
-        Line("moments", DEVICE, moments, f"2 x gradients + {STEP_COUNT} bytes a tensor"),
+        Line("moments", DEVICE, moments * (not hosted), f"2 x gradients + {STEP_COUNT} bytes a tensor"),
+        Line("visiting", DEVICE, 2 * largest * hosted, "moments of the largest of the gradients, in a step"),
+        Line("host_moments", HOST, moments * hosted, "moments with optim.moments=host"),
         Line("temporaries", DEVICE, 2 * largest, "2 x the largest of the gradients: root and quotient of a step"),
         Line("activations", DEVICE, activations, "measured: what the graph of a micro-batch of longest rows keeps"),
         Line("cache", DEVICE, sampling.get("cache"), "2 x layers x rows of a batch x kv heads x tokens x head x bytes"),
@@ -94,7 +105,7 @@ def memory_lines(
     sums = [
         _sum("rollout", parts, ("weights", "rows", "moments", "cache", "short_copy")),
         _sum("update", parts, ("weights", "rows", "gradients", "moments", "cache_kept", "activations")),
-        _sum("step", parts, ("weights", "rows", "gradients", "moments", "cache_kept", "temporaries")),
+        _sum("step", parts, ("weights", "rows", "gradients", "moments", "visiting", "cache_kept", "temporaries")),
     ]
     most = max(line.bytes or 0 for line in sums)
     return [

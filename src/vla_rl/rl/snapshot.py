@@ -64,13 +64,14 @@ class Snapshot:
             {field: _copied(value) for field, value in optimizer.state.get(leaf, {}).items()} for leaf in self._leaves
         ]
 
+    @torch.no_grad()
     def put_back(self) -> None:
         """Restore everything bit for bit; moments that did not exist are gone again."""
         self._weights.put_back()
         for leaf, moments in zip(self._leaves, self._moments, strict=True):
             state = self._optimizer.state.pop(leaf, {})
             if moments:
-                self._optimizer.state[leaf] = {f: v.to(state[f].device) for f, v in moments.items()}
+                self._optimizer.state[leaf] = {f: state[f].copy_(v) for f, v in moments.items()}
 
 
 @torch.no_grad()

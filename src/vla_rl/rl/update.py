@@ -25,6 +25,7 @@ from vla_rl.policy.prompt import Observation
 from vla_rl.policy.rowgradients import leaf_of, step_tables
 from vla_rl.rl.anchor import Anchor
 from vla_rl.rl.drift import log_probabilities
+from vla_rl.rl.hostmoments import HOST, HostAdamW
 from vla_rl.rl.lessons import BatchLimits, Lesson, micro_batches, select_lessons
 from vla_rl.rl.loss import LossInputs, RatioStats
 from vla_rl.rl.rowchecks import check_rows
@@ -118,7 +119,8 @@ def build_optimizer(parameters: NamedParameters, optim: Any, surface: Surface) -
             where="optim.weight_decay",
             remedy="use optim.weight_decay=0 with this surface",
         )
-    optimizer = torch.optim.AdamW(
+    kind = HostAdamW if optim.moments == HOST else torch.optim.AdamW
+    optimizer = kind(
         [leaf_of(parameter) for _, parameter in parameters],
         lr=optim.lr,
         betas=(optim.beta1, optim.beta2),
