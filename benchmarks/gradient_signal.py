@@ -26,6 +26,7 @@ from vla_rl.config.reader import ConfigReader
 from vla_rl.config.schema import GeometryConfig, LossConfig, OptimConfig
 from vla_rl.policy.logprob import score_rows
 from vla_rl.policy.prompt import Observation
+from vla_rl.policy.rowgradients import leaf_of
 from vla_rl.rl.lessons import Lesson, micro_batches, select_lessons
 from vla_rl.rl.rundir import EPISODES, stored_config
 from vla_rl.rl.settings import UpdateSettings
@@ -50,7 +51,8 @@ def main() -> None:
     torch.set_num_threads(1)
     reader = ConfigReader(stored_config(run))
     policy = build(reader.component_spec("policy"), {"device": "cpu"}, plugins=reader.plugins, where="policy")
-    parameters = reader.component("surface", run_seed=reader.value("run.seed")).trainable(policy)
+    surface = reader.component("surface", run_seed=reader.value("run.seed"))
+    leaves = [leaf_of(parameter) for _, parameter in surface.trainable(policy)]
     loss = reader.section("loss", LossConfig)
     settings = UpdateSettings.of(loss, reader.section("optim", OptimConfig))
     temperature = reader.section("geometry", GeometryConfig).temperature
@@ -62,10 +64,10 @@ def main() -> None:
             [row for _, rows in wave for row in rows], scored,
             weighting=settings.weighting, episode_tokens=settings.episode_tokens, idle_rows=False,
         )  # fmt: skip
-        for _, parameter in parameters:
-            parameter.grad = None
+        for leaf in leaves:
+            leaf.grad = None
         accumulate_gradient(policy, lessons, divisor, settings, temperature, Fixed(None, None))
-        moved = [p.grad.flatten() if p.grad is not None else torch.zeros(p.numel()) for _, p in parameters]
+        moved = [p.grad.flatten() if p.grad is not None else torch.zeros(p.numel()) for p in leaves]
         gradients.append(torch.cat(moved).double().numpy())
         told += surprises(policy, lessons, settings, temperature)
         print(f"wave {step}: {len(lessons)} rows, norm {np.linalg.norm(gradients[-1]):.3f}", flush=True)

@@ -35,6 +35,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vla_rl.config.compose import compose
 from vla_rl.config.schema import LossConfig, OptimConfig
+from vla_rl.policy import rowgradients
 from vla_rl.policy.policy import VlaPolicy
 from vla_rl.policy.prompt import Observation
 from vla_rl.policy.sampler import PredictRequest
@@ -206,6 +207,7 @@ def update(repeats: int, clock: Callable[[], float]) -> dict[str, Any]:
     if importlib.util.find_spec("trl"):
         other = reader.component("policy", device="cpu")
         TextStack().trainable(other)
+        rowgradients.detach(other.model)  # it reads the head in its own way
         variants |= {f"trl {size}": trl_step(other, rows, size) for size in (1, 16)}
     for work in variants.values():
         work()

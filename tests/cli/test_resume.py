@@ -27,6 +27,7 @@ def stored(tmp_path, *overrides):
         ("budget.env_ticks=9", 9),
         ("pool.workers=3", 3),
         ("optim.microbatch_tokens=null", None),
+        ("optim.moments=host", "host"),
     ],
 )
 def test_a_free_key_is_given_anew_in_its_own_type(tmp_path, given, value):

@@ -362,7 +362,7 @@ def test_a_plan_without_a_probe_measures_and_lists_what_differs(capsys):
     memory = told["memory_bytes"]
     assert (
         memory["activations"] > 0
-        and memory["copies"] == 2 * memory["gradients"]
+        and memory["copies"] > memory["gradients"]  # which tables have a few rows of
         and told["workers"]["bytes"][0] > 2**25
     )
     policy = load_policy(checkpoint="bundled:tiny_start", device="cpu", serve_head="ar", task=TASK)

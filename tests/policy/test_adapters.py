@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from vla_rl.config.schema import LoraConfig, LossConfig, OptimConfig
 from vla_rl.errors import ConfigError
-from vla_rl.policy import refusals
+from vla_rl.policy import refusals, rowgradients
 from vla_rl.policy.cached_forward import CachedForward
 from vla_rl.policy.export import export_policy
 from vla_rl.policy.fast import FastCodec
@@ -24,6 +24,7 @@ from vla_rl.policy.molmo2 import build_twin, twin_config
 from vla_rl.policy.normalise import NormStats
 from vla_rl.policy.policy import VlaPolicy, load_policy
 from vla_rl.policy.prompt import Observation
+from vla_rl.policy.rowgradients import leaf_of
 from vla_rl.policy.sampler import GrammarSampler, PredictRequest
 from vla_rl.policy.sources import Sources
 from vla_rl.policy.tokenizer import TokenIds, build_tokenizer
@@ -130,6 +131,13 @@ def rows_of(policy: VlaPolicy, observations: list[Observation]) -> list[Row]:
     ]  # fmt: skip
 
 
+def one_update(policy, parameters, surface, rows, advantages, optim):
+    return grpo_update(
+        policy=policy, parameters=parameters, optimizer=build_optimizer(parameters, optim, surface), rows=rows,
+        advantages=advantages, settings=UpdateSettings.of(LossConfig(), optim), temperature=1.0, step=1,
+    )  # fmt: skip
+
+
 LORA = Lora(rank=4, alpha=8.0, targets=LoraConfig().targets, run_seed=0)
 
 
@@ -142,10 +150,7 @@ def test_one_grpo_update_moves_the_surface_alone_and_towards_the_better_rows(
     before = {n: p.detach().clone() for n, p in policy.model.named_parameters()}
     optim = OptimConfig(lr=1e-3, microbatch_rows=2)
     advantages = {row.spec: 1.0 if i % 2 else -1.0 for i, row in enumerate(rows)}
-    result = grpo_update(
-        policy=policy, parameters=parameters, optimizer=build_optimizer(parameters, optim, surface), rows=rows,
-        advantages=advantages, settings=UpdateSettings.of(LossConfig(), optim), temperature=1.0, step=1,
-    )  # fmt: skip
+    result = one_update(policy, parameters, surface, rows, advantages, optim)
     assert result.rollout_gap is not None and result.rollout_gap < 1e-5 and not result.step_skipped
     moved = {n for n, p in policy.model.named_parameters() if not torch.equal(p, before[n])}
     assert moved and moved <= {n for n, _ in parameters}
@@ -157,6 +162,27 @@ def test_one_grpo_update_moves_the_surface_alone_and_towards_the_better_rows(
     after = score_rows(policy, observations[:4], [r.bins for r in rows], 1.0).logp_RT.detach().sum(1).numpy()
     gain = after - np.array([r.logp.sum() for r in rows])
     assert gain[[1, 3]].mean() > gain[[0, 2]].mean()
+
+
+@pytest.mark.parametrize("surface", [TextStack(), PatchOnly()], ids=lambda s: type(s).__name__)
+def test_an_update_of_the_reached_rows_is_that_of_whole_tables_bit_for_bit(
+    model_dir, codec, stats, observations, surface, monkeypatch
+):
+    """A tied head and its embedding are one table, which both read."""
+    found = []
+    for whole in (False, True):
+        policy = graft(model_dir, codec, stats)
+        rows = rows_of(policy, observations[:4])
+        with monkeypatch.context() as before:
+            if whole:
+                before.setattr(rowgradients, "attach", lambda *_: None)
+            parameters = surface.trainable(policy)
+        tables = [p for n, p in parameters if n in policy.adapter.token_tables]
+        assert all((leaf_of(table) is table) is whole for table in tables) and tables
+        advantages = {row.spec: 1.0 if i % 2 else -1.0 for i, row in enumerate(rows)}
+        result = one_update(policy, parameters, surface, rows, advantages, OptimConfig(lr=1e-3, microbatch_rows=2))
+        found.append((policy.digest(), result.grad_norm))
+    assert found[0] == found[1]
 
 
 def test_a_saved_policy_loads_validates_and_exports_bit_for_bit(grafted: VlaPolicy, observations, tmp_path: Path):

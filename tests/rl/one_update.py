@@ -7,6 +7,7 @@ from tiny_policy import tiny_policy, tiny_sampler
 from toy_world import spec
 
 from vla_rl.config.schema import LossConfig, OptimConfig
+from vla_rl.policy.rowgradients import leaf_of, row_gradient
 from vla_rl.rl.lessons import select_lessons
 from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.surfaces import Full
@@ -55,4 +56,15 @@ def gradients(rows, constants):
         rows, ADVANTAGES, weighting=constants.weighting, episode_tokens=constants.episode_tokens
     )
     sums = accumulate_gradient(policy, lessons, divisor, constants, TEMPERATURE, Fixed(None, None))
-    return {name: p.grad for name, p in parameters if p.grad is not None}, sums
+    return gradients_of(parameters), sums
+
+
+def gradients_of(parameters):
+    """By name and in the shape of the parameter, zeros in rows of a table that have none."""
+    found = {}
+    for name, parameter in parameters:
+        table, gradient = row_gradient(parameter), leaf_of(parameter).grad
+        if gradient is not None:
+            whole = torch.zeros_like(parameter)
+            found[name] = gradient if table is None else whole.index_copy_(0, table.rows, gradient)
+    return found

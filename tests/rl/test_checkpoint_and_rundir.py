@@ -139,7 +139,7 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as before:
         before.setattr(ckpt, "FORMAT", 1)
         path = ckpt.save_checkpoint(tmp_path, 1, *parts(network()), {})
-    with pytest.raises(IntegrityError, match="format 1, not 2"):
+    with pytest.raises(IntegrityError, match="format 1, not 3"):
         ckpt.load_checkpoint(path)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from guarded_run import stop, trainer_of
-from one_update import settings
+from one_update import gradients_of, settings
 from test_trainer import TRAIN_KEYS, Killed, evidence, finish, read
 from tiny_policy import tiny_policy
 from torch.nn.functional import cross_entropy
@@ -82,7 +82,7 @@ def objective_gradient(policy, rows, loss=None):
     wave = step.first()
     lessons, divisor = select_lessons(wave.rows, stage.taught(wave, None), weighting="token", episode_tokens=1)
     sums = accumulate_gradient(policy, lessons, divisor, settings(loss=loss), stage.temperature, Fixed(None, None))
-    return {name: p.grad for name, p in parameters if p.grad is not None}, sums, wave
+    return gradients_of(parameters), sums, wave
 
 
 def apart(a, b):

@@ -13,7 +13,8 @@ from tiny_policy import tiny_policy
 
 from vla_rl.config.schema import OptimConfig
 from vla_rl.errors import StoppedRun
-from vla_rl.rl import drift
+from vla_rl.policy.rowgradients import leaf_of
+from vla_rl.rl import drift, snapshot
 from vla_rl.rl.anchor import Copied
 from vla_rl.rl.drift import kl_cost_cm, log_probabilities, measure, sample_rows
 from vla_rl.rl.lessons import BatchLimits, micro_batches
@@ -36,6 +37,47 @@ def test_the_anchor_is_the_old_policy_for_as_long_as_it_is_installed(rows):
     assert policy.digest() == moved != before
     with pytest.raises(RuntimeError, match="inside"), anchor.installed():
         raise RuntimeError("inside")
+    assert policy.digest() == moved
+
+
+@pytest.mark.parametrize("piece_bytes", [4, 100, 2**26])
+def test_live_weights_and_anchor_change_places_whatever_the_size_of_a_piece(piece_bytes, monkeypatch):
+    """There and back twice: both are what they were, and a sampler's copy is told that weights have moved."""
+    monkeypatch.setattr(snapshot, "PIECE_BYTES", piece_bytes)
+    policy = tiny_policy()
+    parameters = [pair for pair in TextStack().trainable(policy) if pair[1].ndim == 1 or pair[0] == "lm_head.weight"]
+    anchor, before = Copied(parameters), policy.digest()
+    with torch.no_grad():
+        for _, parameter in parameters:
+            parameter += 0.01
+    moved = policy.digest()
+    for _ in range(2):
+        versions = [parameter._version for _, parameter in parameters]
+        with anchor.installed():
+            assert policy.digest() == before
+            assert all(parameter._version > v for (_, parameter), v in zip(parameters, versions, strict=True))
+        assert policy.digest() == moved
+
+
+@pytest.mark.parametrize("exchanges", [1, 5])
+def test_an_anchor_that_fails_to_move_in_leaves_the_live_weights(exchanges, monkeypatch):
+    policy, left = tiny_policy(), [exchanges]
+    parameters = TextStack().trainable(policy)
+    anchor, real = Copied(parameters), snapshot._exchange
+    with torch.no_grad():
+        for _, parameter in parameters:
+            parameter += 0.01
+    moved = policy.digest()
+
+    def exchange(*pair):
+        left[0] -= 1
+        if left[0] == 0:
+            raise torch.OutOfMemoryError
+        real(*pair)
+
+    monkeypatch.setattr(snapshot, "_exchange", exchange)
+    with pytest.raises(torch.OutOfMemoryError), anchor.installed():
+        raise AssertionError("never reached")
     assert policy.digest() == moved
 
 
@@ -112,16 +154,17 @@ def test_an_update_that_is_undone_leaves_weights_and_moments_as_they_were(rows):
     parameters = Full().trainable(policy)
     optimizer = build_optimizer(parameters, OptimConfig(lr=1e-3), Full())
     for _, parameter in parameters:
-        parameter.grad = torch.ones_like(parameter)
+        leaf_of(parameter).grad = torch.ones_like(leaf_of(parameter))
     fresh = Snapshot(parameters, optimizer)
     optimizer.step()
     weights = state(policy)
-    moments = {name: {f: v.clone() for f, v in optimizer.state[p].items()} for name, p in parameters}
+    moments = {name: {f: v.clone() for f, v in optimizer.state[leaf_of(p)].items()} for name, p in parameters}
     later = Snapshot(parameters, optimizer)
     optimizer.step()
     later.put_back()
     assert all(torch.equal(weights[name], p) for name, p in parameters)
-    assert all(torch.equal(moments[n][f], v) for n, p in parameters for f, v in optimizer.state[p].items())
+    assert all(moments.values())
+    assert all(torch.equal(moments[n][f], v) for n, p in parameters for f, v in optimizer.state[leaf_of(p)].items())
     fresh.put_back()
     assert not optimizer.state and policy.digest() == tiny_policy().digest()
 

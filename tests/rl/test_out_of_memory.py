@@ -10,6 +10,7 @@ from test_trainer import evidence, finish, read
 from vla_rl.config.schema import LossConfig, OptimConfig
 from vla_rl.errors import EXIT_CRASH, OutOfMemory
 from vla_rl.policy import logprob
+from vla_rl.policy.rowgradients import leaf_of
 from vla_rl.rl import update as update_module
 
 
@@ -53,7 +54,7 @@ def test_out_of_memory_always_the_run_crashes_with_its_wave_kept_and_ends_the_sa
         with pytest.raises(OutOfMemory) as crashed:
             finish(trainer)
     assert crashed.value.exit_code == EXIT_CRASH and "run.resume" in str(crashed.value)
-    assert all(parameter.grad is None for _, parameter in trainer.parameters)
+    assert all(leaf_of(parameter).grad is None for _, parameter in trainer.parameters)
     assert len(wave(path, 1)) == 6 and not (path / "train.jsonl").exists()
     assert finish(trainer_of(path)).finished
     assert evidence(path) == evidence(plain[0])
@@ -81,6 +82,6 @@ def test_a_dry_update_that_does_not_fit_is_tried_in_halved_micro_batches_and_lea
             finish(trainer)
     assert crashed.value.exit_code == EXIT_CRASH and sizes == [1, 1] and not (tmp_path / "run" / "eval.jsonl").exists()
     assert trainer.policy.digest() == before and not trainer.optimizer.state
-    assert all(parameter.grad is None for _, parameter in trainer.parameters)
+    assert all(leaf_of(parameter).grad is None for _, parameter in trainer.parameters)
     assert finish(trainer_of(tmp_path / "run")).finished
     assert evidence(tmp_path / "run") == evidence(plain[0])

@@ -13,6 +13,7 @@ from tiny_policy import tiny_policy, tiny_sampler
 from vla_rl.config.schema import OptimConfig
 from vla_rl.errors import ConfigError, IntegrityError, MachineError, StoppedRun
 from vla_rl.policy.logprob import Scores
+from vla_rl.policy.rowgradients import leaf_of
 from vla_rl.policy.sampler import PredictRequest
 from vla_rl.rl import preflight
 from vla_rl.rl import update as update_module
@@ -147,7 +148,7 @@ def test_weight_decay_on_a_partial_surface_is_refused():
 
 def test_a_gradient_that_is_not_finite_skips_the_step_and_says_so(rows):
     policy = tiny_policy()
-    weight = policy.model.lm_head.weight
+    weight = policy.model.model.language_model.norm.weight
     handle = weight.register_hook(lambda grad: grad * float("nan"))
     before = policy.digest()
     result = update(policy, rows)
@@ -202,7 +203,7 @@ def test_the_dry_update_covers_the_longest_row_and_leaves_no_trace(rows):
     observation = type("O", (), {"frames": rows[0].frames, "state_deg": rows[0].state_deg})()
     tokens = preflight.dry_update(policy, parameters, optimizer, settings(), TEMPERATURE, observation)
     assert tokens == policy.grammar.total == 24
-    assert policy.digest() == before and not optimizer.state and all(p.grad is None for _, p in parameters)
+    assert policy.digest() == before and not optimizer.state and all(leaf_of(p).grad is None for _, p in parameters)
     with torch.no_grad():
         policy.model.lm_head.weight.fill_(float("nan"))
     with pytest.raises(StoppedRun, match="dry update"):
@@ -236,7 +237,7 @@ def test_a_full_disk_is_found_before_the_first_wave(rows, tmp_path, monkeypatch)
     parameters = Full().trainable(policy)
     observation = type("O", (), {"frames": rows[0].frames, "state_deg": rows[0].state_deg})()
     needed = preflight.check_disk(tmp_path, policy, parameters, observation, rows=100, checkpoints=3)
-    assert needed > 3 * 3 * 4 * sum(p.numel() for _, p in parameters)
+    assert needed > 3 * 4 * sum(p.numel() + 2 * leaf_of(p).numel() for _, p in parameters)
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: type("U", (), {"free": needed - 1})())
     with pytest.raises(MachineError, match="GiB are free"):
         preflight.check_disk(tmp_path, policy, parameters, observation, rows=100, checkpoints=3)

@@ -141,6 +141,7 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
     from vla_rl.evals.scene import scene_facts
     from vla_rl.rl import forecast, preflight
     from vla_rl.rl.anchor import Anchor
+    from vla_rl.rl.memory import Kept, measured, memory_lines
     from vla_rl.rl.settings import UpdateSettings
     from vla_rl.rl.update import build_optimizer
 
@@ -154,11 +155,12 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
     with reader.component("pool", env_spec=reader.component_spec("sim"), plugins=reader.plugins) as pool:
         longest = scene_facts(policy, pool)["max_replans"]
         observation = preflight.render_canary(pool, PROBE_SEEDS[0])
-        memory = forecast.memory_bytes(
-            policy, parameters, optimizer, constants, job.temperature, observation,
+        activations, peak = measured(policy, parameters, optimizer, constants, job.temperature, observation)
+        kept = Kept(
             anchored=bool(loss.kl_rows or loss.kl_beta) and Anchor.copies(policy, parameters),
             undoable=loss.trust_region is not None,
-        )  # fmt: skip
+        )
+        memory = memory_lines(policy, parameters, optimizer, sampler, kept, activations=activations, peak=peak)
         probe = _probe(policy, sampler, pool, job, constants, optimizer, view) if probing else None
         pids = [pid for pid in getattr(pool, "worker_pids", list)() if pid]
         workers = {"count": len(pids), "bytes": [_resident(pid) for pid in pids]}
@@ -171,7 +173,8 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
     return {
         "device": device,
         "parameters": forecast.parameter_counts(policy, parameters),
-        "memory_bytes": memory,
+        "memory": [asdict(line) for line in memory],
+        "memory_bytes": {line.name: line.bytes for line in memory},
         "workers": workers,
         "disk_bytes": {**disk, "free": shutil.disk_usage(Path.cwd()).free},
         "probe": asdict(probe) if probe else None,

@@ -31,6 +31,7 @@ FREE_OF_TRAINING = (
     *FREE_WITH_POOL,
     *(f"budget.{limit}" for limit in ("gpu_h", "wall_h", "env_ticks")),
     *(f"optim.microbatch_{unit}" for unit in ("rows", "tokens")),
+    "optim.moments",  # the numbers are the same
 )
 
 

@@ -75,6 +75,11 @@ class Adapter(Protocol):
         text_parameters: prefixes of the parameter names of the decoder, its embedding and its head.
         token_tables: parameter names of the tables that have one row a token (embedding, head).
         can_recompute: whether `logits` heeds `VlaPolicy.recompute`.
+
+    One may have a method more, `fed_ids(policy)`: sorted ids, int64 on the policy's device, that `logits` can feed. It
+    promises that `logits` looks tokens up in the network's input embedding and reads the head by
+    `vla_rl.policy.rowgradients.read_rows`; the two tables then take gradients and moments of such rows alone. Another,
+    `cached_numbers(policy, rows, unconstrained)`, tells a memory plan how many keys and values its decoder holds.
     """
 
     @property

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.nn.functional import linear
 
+from vla_rl.policy.rowgradients import read_rows
+
 if TYPE_CHECKING:
     from vla_rl.policy.policy import VlaPolicy
 
@@ -36,7 +38,7 @@ def answer(policy: VlaPolicy, unconstrained: int | None) -> tuple[slice, int]:
 def head_logits(policy: VlaPolicy, normed: Tensor, columns: slice) -> Tensor:
     """Logits over some ids, float32 [..., V], of hidden states [..., D] after the final norm."""
     head = policy.model.get_output_embeddings()
-    return linear(normed, head.weight[columns], None if head.bias is None else head.bias[columns]).float()
+    return linear(normed, read_rows(head.weight, columns), None if head.bias is None else head.bias[columns]).float()
 
 
 class CachedForward:

@@ -86,11 +86,7 @@ class Decoder:
     def __init__(self, policy: VlaPolicy, rows: int, *, unconstrained: int | None = None) -> None:
         self.policy, self.rows = policy, rows
         self._columns, self._fed = answer(policy, unconstrained)
-        text = policy.model.config.text_config
-        length = -(-(policy.prompt.length + (unconstrained or policy.grammar.total)) // VECTOR) * VECTOR
-        keys = policy.model.lm_head.weight.detach().new_zeros(
-            text.num_hidden_layers, rows, text.num_key_value_heads, length, text.head_dim
-        )
+        keys = policy.model.lm_head.weight.detach().new_zeros(cache_shape(policy, rows, unconstrained))
         self._cache = DecodeCache(keys, torch.zeros_like(keys))
         layers = policy.model.model.language_model.layers
         self._fused = sum(p.nbytes for p in layers.parameters()) <= FUSED_BYTES
@@ -175,6 +171,17 @@ class Decoder:
         values[:, :, at] = value
         assert self._weights is not None
         return self._weights.read(queries, keys[:, :, :padded], values[:, :, :padded], seen, idle)
+
+
+def cache_shape(policy: VlaPolicy, rows: int, unconstrained: int | None) -> tuple[int, int, int, int, int]:
+    """Layers, rows, key-value heads, tokens and head width of the cached keys; the values are as many again.
+
+    Args:
+        rows, unconstrained: as for `Decoder`.
+    """
+    text = policy.model.config.text_config
+    length = -(-(policy.prompt.length + (unconstrained or policy.grammar.total)) // VECTOR) * VECTOR
+    return text.num_hidden_layers, rows, text.num_key_value_heads, length, text.head_dim
 
 
 def prefill_rows(rows: int, device: str, tokens: int) -> int:

@@ -26,7 +26,7 @@ from vla_rl.policy.cached_forward import CachedForward, action_columns, head_log
 from vla_rl.policy.hf_network import stored_hf_tensors
 from vla_rl.policy.native import quiet_transformers
 from vla_rl.policy.tokenizer import PictureTokens, TokenIds, build_layout
-from vla_rl.policy.trunk import filled_prompts
+from vla_rl.policy.trunk import feedable, filled_prompts
 
 if TYPE_CHECKING:
     from vla_rl.policy.policy import VlaPolicy
@@ -117,6 +117,9 @@ class HfAdapter:
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
         hidden = policy.model.base_model(**inputs, use_cache=False).last_hidden_state
         return head_logits(policy, hidden[:, policy.prompt.length - 1 :], action_columns(policy))
+
+    def fed_ids(self, policy: VlaPolicy) -> Tensor:
+        return feedable(policy.prompt.template_P, policy.prompt.ids, policy.vocabulary)
 
     def decoder(self, policy: VlaPolicy, rows: int, *, unconstrained: int | None = None) -> StepDecoder:
         return CachedForward(policy, rows, unconstrained=unconstrained)

@@ -8,6 +8,7 @@ release (normalisation after a block, over whole queries, biases) step through t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,12 @@ from torch import Tensor
 
 from vla_rl.policy.adapter import StepDecoder
 from vla_rl.policy.cached_forward import CachedForward
-from vla_rl.policy.decode import Decoder
+from vla_rl.policy.decode import Decoder, cache_shape
 from vla_rl.policy.expert_files import expert_config, expert_tensors
 from vla_rl.policy.layout import stored_tensors
 from vla_rl.policy.molmo2 import save_model
 from vla_rl.policy.tokenizer import TokenIds, build_layout
-from vla_rl.policy.trunk import PromptTensors, action_logits
+from vla_rl.policy.trunk import PromptTensors, action_logits, feedable
 from vla_rl.policy.vision import batch_pooling_index, pack_frames
 
 if TYPE_CHECKING:
@@ -66,12 +67,18 @@ class Molmo2Adapter:
             policy.model, policy.prompt, policy.vocabulary, frames, state_bins_BJ, bins_BT, recompute=policy.recompute
         )
 
+    def fed_ids(self, policy: VlaPolicy) -> Tensor:
+        return feedable(policy.prompt.template_P, policy.prompt.ids, policy.vocabulary)
+
     def decoder(self, policy: VlaPolicy, rows: int, *, unconstrained: int | None = None) -> StepDecoder:
         """The fused decoder, or the network's own forward where its layers differ from the release's."""
         text = policy.model.config.text_config
         plain = text.qk_norm_type == "qwen3" and not text.norm_after and not text.attention_bias
         fused = plain and text.hidden_act == "silu"
         return (Decoder if fused else CachedForward)(policy, rows, unconstrained=unconstrained)
+
+    def cached_numbers(self, policy: VlaPolicy, rows: int, unconstrained: int | None) -> int:
+        return 2 * prod(cache_shape(policy, rows, unconstrained))
 
     def stored_tensors(self, model: Any) -> Iterator[tuple[str, Tensor]]:
         return stored_tensors(model)

@@ -27,6 +27,7 @@ from vla_rl.policy.expert_files import check_expert, load_expert
 from vla_rl.policy.export import write_layout
 from vla_rl.policy.fast import FastCodec
 from vla_rl.policy.grammar import REACHABLE, Grammar
+from vla_rl.policy.hashing import feed
 from vla_rl.policy.heads import AR, FLOW, Heads, check_head, check_not_stale, is_stale
 from vla_rl.policy.hub import resolve
 from vla_rl.policy.lora import LoraSettings, acting_pairs, check_merged, plain_state
@@ -171,9 +172,7 @@ class VlaPolicy:
         if (head or self.head) == FLOW and self.expert is not None:
             tensors += [(f"{FLOW} {name}", weight) for name, weight in sorted(self.expert.state_dict().items())]
             digest.update(repr(self.expert.config).encode() + b"\0")
-        for name, weight in tensors:
-            digest.update(name.encode() + b"\0")
-            digest.update(weight.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+        feed(digest, ((name.encode() + b"\0", weight) for name, weight in tensors), torch.float32)
         for pair in acting:
             digest.update(repr(pair.scale).encode())
         for part in (*self.stats.facts(), *self.codec.facts(), self.wording.setup, self.wording.control_mode):

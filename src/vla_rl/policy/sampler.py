@@ -285,6 +285,17 @@ class GrammarSampler:
             )
         return predictions
 
+    def held_bytes(self) -> dict[str, int | None]:
+        """What it holds while it samples: the `cache` of its decoder (of one lane; None if nobody knows), what of it
+        stays after `release` (`cache_kept`), and `short_copy`. Nothing is made for it."""
+        dtype = self.policy.model.dtype if self._short is None else self._short.dtype
+        count = getattr(self.policy.adapter, "cached_numbers", None)
+        numbers = None if count is None else count(self.policy, self.batch_rows, self._room())
+        copied = 0 if self._short is None else sum(p.numel() for p in self.policy.model.parameters())
+        cache = None if numbers is None else numbers * dtype.itemsize
+        kept = 0 if cache is None or self._short is not None or cache > HELD_BYTES else cache
+        return {"cache": cache, "cache_kept": kept, "short_copy": copied * dtype.itemsize}
+
     def release(self) -> None:
         """Give back what it holds between two waves, if that is much: an update may need the room."""
         for lane in self._lanes:
@@ -298,9 +309,12 @@ class GrammarSampler:
         """The decoder of the network that samples, as it is now; made when it is needed."""
         acting = self._short.policy() if self._short is not None else self.policy
         if self._decoder is None or self._decoder.policy is not acting:
-            room = longest_answer(self.policy) if self.mode == REFERENCE else None
-            self._decoder = acting.decoder(self.batch_rows, unconstrained=room)
+            self._decoder = acting.decoder(self.batch_rows, unconstrained=self._room())
         return self._decoder
+
+    def _room(self) -> int | None:
+        """Tokens that an unconstrained decoder has room for; None for one of the action block."""
+        return longest_answer(self.policy) if self.mode == REFERENCE else None
 
     def _noise(self, keys: Sequence[RngKey], device: str) -> Noise:
         policy = self.policy

@@ -25,7 +25,7 @@ class ShortCopy:
     """
 
     def __init__(self, policy: VlaPolicy, dtype: torch.dtype) -> None:
-        self._policy, self._dtype, self._lock = policy, dtype, Lock()
+        self._policy, self.dtype, self._lock = policy, dtype, Lock()
         self._copy: VlaPolicy | None = None
         self._seen: list[int] = []
 
@@ -41,7 +41,7 @@ class ShortCopy:
         seen = [weight._version for weight in self._policy.model.parameters()]
         if self._copy is None:
             weights = {
-                id(w): nn.Parameter(w.detach().to(self._dtype, copy=True), requires_grad=False)
+                id(w): nn.Parameter(w.detach().to(self.dtype, copy=True), requires_grad=False)
                 for w in self._policy.model.parameters()
             }
             self._copy = copy.copy(self._policy)

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vla_rl.policy.prompt import STATE_BINS
+from vla_rl.policy.rowgradients import read_rows
 from vla_rl.policy.tokenizer import PromptLayout, TokenIds
 from vla_rl.policy.vision import pack_frames, pooling_index
 
@@ -74,6 +76,13 @@ def filled_prompts(template_P: Tensor, state_slots_J: Tensor, state_bins_BJ: Ten
     prompts = template_P.expand(state_bins_BJ.shape[0], -1).clone()
     prompts[:, state_slots_J] = state_bins_BJ.long() + ids.state_start
     return prompts
+
+
+def feedable(template_P: Tensor, ids: TokenIds, width: int) -> Tensor:
+    """Sorted ids that such a prompt or a stream after it can hold; the action block has `width` of them."""
+    families = ((ids.state_start, STATE_BINS), (ids.action_block, width))
+    ranges = [torch.arange(first, first + count, device=template_P.device) for first, count in families]
+    return torch.cat([template_P, *ranges]).unique()
 
 
 def image_tokens(model: Any, patches_NPF: Tensor, pooling_I4: Tensor) -> Tensor:
@@ -141,9 +150,10 @@ def text_stack(
 def block_logits(model: Any, hidden: Tensor, block_start: int, width: int) -> Tensor:
     """Logits over the action block only, float32 [..., V], of hidden states before the final norm."""
     normed = model.model.language_model.norm(hidden)
+    rows = read_rows(model.lm_head.weight, slice(block_start, block_start + width))
     # A likelihood is a small difference of logits: they are not rounded to the format of a mixed pass.
     with torch.autocast(normed.device.type, enabled=False):
-        return nn.functional.linear(normed, model.lm_head.weight[block_start : block_start + width]).float()
+        return nn.functional.linear(normed, rows).float()
 
 
 def action_logits(

@@ -31,21 +31,29 @@ def plan(record: Mapping[str, Any]) -> Group:
     notes = [] if record["probe"] else ["no episodes were played, so there are no times"]
     if record["groups"]:
         notes.append("seeds differ in difficulty, so fewer groups than forecast will hold both outcomes")
-    return Group(table, changed if against["differences"] else Text("nothing differs"), *map(Text, notes))
+    return Group(
+        table, _memory(record), changed if against["differences"] else Text("nothing differs"), *map(Text, notes)
+    )
+
+
+def _memory(record: Mapping[str, Any]) -> Table:
+    """Every part that there is, and how it was counted."""
+    table = Table(title="Memory", title_justify="left")
+    for heading in ("part", "where", "size", "formula"):
+        table.add_column(heading, justify="right" if heading == "size" else "left")
+    for line in record["memory"]:
+        if line["bytes"]:
+            table.add_row(line["name"].replace("_", " "), line["where"], size(line["bytes"]), Text(line["formula"]))
+    return table
 
 
 def _sizes(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    counts, memory, disk = record["parameters"], record["memory_bytes"], record["disk_bytes"]
+    counts, disk = record["parameters"], record["disk_bytes"]
     surfaces = ", ".join(f"{name} {_millions(c['moving'])}" for name, c in counts["by_surface"].items())
     resident = [size for size in record["workers"]["bytes"] if size is not None]
     rows = [
         ("parameters: all, trainable", f"{_millions(counts['total'])}, {_millions(counts['trainable'])}"),
         ("that can move by surface", surfaces),
-        ("weights", size(memory["weights"])),
-        ("gradients, moments", f"{size(memory['gradients'])}, {size(memory['moments'])}"),
-        ("activations of a micro-batch, longest rows", size(memory["activations"])),
-        ("peak of the device", size(memory["peak"])),
-        ("copies in the host's memory", size(memory["copies"])),
         (f"workers: {record['workers']['count']}, each up to", size(max(resident, default=None))),
         ("disk: rows at worst, checkpoints", f"{size(disk['waves'])}, {size(disk['checkpoints'])}"),
         ("disk: free here", size(disk["free"])),

@@ -8,8 +8,7 @@ the policy as it was is the base with the adapter switched off.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from vla_rl.policy.lora import acting_pairs, pairs, switched_off
@@ -37,23 +36,17 @@ class Anchor(ABC):
 
 
 class Copied(Anchor):
-    """A copy of a surface's weights.
+    """A copy of a surface's weights, in the host's memory; while it is installed the live weights lie in its place.
 
     Args:
         parameters: the surface; what it holds now is the anchor.
     """
 
     def __init__(self, parameters: NamedParameters) -> None:
-        self._parameters, self._weights = parameters, Weights(parameters)
+        self._weights = Weights(parameters)
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        live = Weights(self._parameters)
-        try:
-            self._weights.put_back()
-            yield
-        finally:
-            live.put_back()
+    def installed(self) -> AbstractContextManager[None]:
+        return self._weights.installed()
 
 
 class AdapterOff(Anchor):

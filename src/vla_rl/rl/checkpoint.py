@@ -3,6 +3,8 @@
 In: named parameters, an optimiser, a JSON-able state. Out: `step_NNNN/` with `surface.safetensors`,
 `optimizer.safetensors`, whatever else is named (`average.safetensors`), each in shards of at most 15 MiB, and
 `state.json`, which holds the digests of the others and of itself. Written under a temporary name, fsynced, renamed.
+Moments of a token table are those of the rows that have some, with the rows' numbers (`NAME.rows`); checkpoints from
+before that (format 2) have them for every row, zeros elsewhere, and are read.
 Hyper-parameters are not stored: they always come from the configuration. Left out: full policies for serving.
 """
 
@@ -18,16 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vla_rl.errors import IntegrityError
 from vla_rl.files import fsync_path
+from vla_rl.policy.hashing import file_digests
+from vla_rl.policy.rowgradients import leaf_of, row_gradient
 from vla_rl.policy.shardfiles import read_tensors, write_tensors
+from vla_rl.rl.hostmoments import placed
 from vla_rl.rl.surfaces import NamedParameters
 from vla_rl.rollout.jsonl import dump_json
 
-FORMAT = 2
+FORMAT, WHOLE_TABLES = 3, 2
 SURFACE, OPTIMIZER, STATE = "surface", "optimizer", "state.json"  # the first two are stems of safetensors files
+_ROWS = "rows"
 
 
 @dataclass(frozen=True)
@@ -68,11 +74,11 @@ def save_checkpoint(
     moments = {
         f"{name}.{field}": value
         for name, parameter in parameters
-        for field, value in optimizer.state.get(parameter, {}).items()
+        for field, value in _moments(parameter, optimizer).items()
     }
     groups = {SURFACE: dict(parameters), OPTIMIZER: moments, **(extra or {})}
     files = [name for stem, tensors in groups.items() for name in write_tensors(tensors, temporary, stem)]
-    digests = {name: _digest(temporary / name) for name in files}
+    digests = dict(zip(files, file_digests(temporary / name for name in files), strict=True))
     body = dump_json({"format": FORMAT, "step": step, "stems": list(groups), "files": digests, "state": dict(state)})
     own = hashlib.sha256(body.encode()).hexdigest()
     (temporary / STATE).write_text(dump_json({"sha256": own, "body": json.loads(body)}, indent=1))
@@ -103,7 +109,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     body = _body(path)
     try:
-        actual = {name: _digest(path / name) for name in body["files"]}
+        actual = dict(zip(body["files"], file_digests(path / name for name in body["files"]), strict=True))
     except OSError as error:
         raise _damaged(path, str(error)) from error
     for name, digest in body["files"].items():
@@ -128,7 +134,8 @@ def restore(checkpoint: Checkpoint, parameters: NamedParameters, optimizer: torc
     """Put weights and moments back, bit for bit; learning rate and betas stay those of the optimiser given.
 
     Raises:
-        IntegrityError: the checkpoint holds another set of parameters or shapes than the surface.
+        IntegrityError: the checkpoint holds another set of parameters or shapes than the surface, or moments of other
+            rows.
     """
     names = {name: tuple(parameter.shape) for name, parameter in parameters}
     stored = {name: tuple(weight.shape) for name, weight in checkpoint.weights.items()}
@@ -147,9 +154,9 @@ def restore(checkpoint: Checkpoint, parameters: NamedParameters, optimizer: torc
     for name, parameter in parameters:
         parameter.copy_(checkpoint.weights[name])
         if name in fields:  # AdamW keeps its moments beside the parameter, its step counter only if it is fused
-            optimizer.state[parameter] = {
-                field: value.to(parameter.device) if fused or field != "step" else value.clone()
-                for field, value in fields[name].items()
+            optimizer.state[leaf_of(parameter)] = {
+                field: placed(value, parameter, optimizer) if fused or field != "step" else value.clone()
+                for field, value in _of_leaf(fields[name], name, parameter, checkpoint.path).items()
             }
 
 
@@ -157,6 +164,37 @@ def prune(root: Path, keep: int) -> None:
     """Delete all but the newest `keep` (at least 1) checkpoints and what crashes left behind."""
     for path in [*checkpoints(root)[:-keep], *root.glob(".step_*.tmp")]:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _moments(parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What an optimiser keeps of a parameter, and of a table's rows which they are."""
+    fields, table = optimizer.state.get(leaf_of(parameter), {}), row_gradient(parameter)
+    return {**fields, _ROWS: table.rows} if fields and table is not None else dict(fields)
+
+
+def _of_leaf(fields: dict[str, Tensor], name: str, parameter: nn.Parameter, path: Path) -> dict[str, Tensor]:
+    """Stored moments of a parameter for what the optimiser holds of it now.
+
+    Raises:
+        IntegrityError: they are of other rows.
+    """
+    table, stored = row_gradient(parameter), fields.get(_ROWS)
+    fields = {field: value for field, value in fields.items() if field != _ROWS}
+    if table is None and stored is None:
+        return fields
+    rows = None if table is None else table.rows.cpu()
+    if rows is not None and stored is None:  # all rows, as format 2 has them
+        others = torch.ones(len(parameter), dtype=torch.bool).index_fill_(0, rows, False)
+        whole = {field: value for field, value in fields.items() if value.shape == parameter.shape}
+        if not any(bool(value[others].any()) for value in whole.values()):
+            return {field: value[rows] if field in whole else value for field, value in fields.items()}
+    elif rows is not None and stored is not None and torch.equal(rows, stored):
+        return fields
+    raise IntegrityError(
+        f"the checkpoint holds moments of other rows of {name} than those that can move now",
+        where=str(path),
+        remedy="resume with the surface, policy and task that the run was started with",
+    )
 
 
 def _body(path: Path) -> dict[str, Any]:
@@ -169,14 +207,9 @@ def _body(path: Path) -> dict[str, Any]:
         raise _damaged(path, str(error)) from error
     if actual != recorded:
         raise _damaged(path, f"{STATE} has another digest than the one recorded")
-    if body["format"] != FORMAT:
+    if body["format"] not in (FORMAT, WHOLE_TABLES):
         raise _damaged(path, f"format {body['format']}, not {FORMAT}")
     return body
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _damaged(path: Path, problem: str) -> IntegrityError:

@@ -1,8 +1,7 @@
-"""What a run will need, before it is started: bytes, seconds and what a crash costs.
+"""What a run will need, before it is started: parameters, seconds and what a crash costs.
 
-In: a policy with its surface, constants, one observation, and what a probe of two episodes took. Out: frozen records
-and plain sums. Activations are measured by a forward and backward pass over a micro-batch of the longest possible rows,
-everything else is counted. Left out: room on the disk (`preflight`), playing the probe and printing (`cli.plan`).
+In: a policy with its surface, constants, and what a probe of two episodes took. Out: frozen records and plain sums.
+Left out: memory (`memory`), room on the disk (`preflight`), playing the probe and printing (`cli.plan`).
 
 Seconds of a wave are those of its episodes' environments spread over the workers, and of its predicts at the batch that
 a round has. With two groups of slots or more the longer of the two hides the other, as far as there are cores for both;
@@ -18,14 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from vla_rl.policy.lora import pairs
-from vla_rl.policy.prompt import Observation
 from vla_rl.rl.lessons import Lesson
-from vla_rl.rl.preflight import longest_row
 from vla_rl.rl.settings import RECORDED, UpdateSettings
-from vla_rl.rl.snapshot import Snapshot
 from vla_rl.rl.surfaces import NamedParameters
 from vla_rl.rl.update import Fixed, accumulate_gradient
 from vla_rl.rollout.records import Row
@@ -74,56 +69,6 @@ def parameter_counts(policy: Any, trainable: NamedParameters) -> dict[str, Any]:
             "patch_only": {"tensors": sum(p.numel() for p in tables), "moving": rows},
             **({"lora": {"tensors": pair, "moving": pair}} if added else {}),
         },
-    }
-
-
-def memory_bytes(
-    policy: Any,
-    parameters: NamedParameters,
-    optimizer: torch.optim.Optimizer,
-    settings: UpdateSettings,
-    temperature: float,
-    observation: Observation,
-    *,
-    anchored: bool,
-    undoable: bool,
-) -> dict[str, int | None]:
-    """Bytes of an update: on the policy's device `weights`, `gradients`, `moments`, `activations` (what the graph of a
-    micro-batch of longest rows keeps for its backward pass) and `peak` (measured by the device; None on a CPU); in the
-    host's memory `copies` of the surface, when there are most: while the anchor stands in its place, which is when the
-    live weights lie beside it, and before an update that can be taken back is decided on.
-
-    Weights, moments and gradients are as before afterwards. Call it while the optimiser has no state.
-
-    Args:
-        anchored: a copy of the surface as it was at step 0 is kept.
-        undoable: an update can be taken back, so that weights and moments are copied before it.
-    """
-    surface = sum(_bytes(p) for _, p in parameters)
-    row = longest_row(policy, observation)
-    lessons = [Lesson(row, 1.0, 1.0)] * settings.limits.rows
-    fixed = [torch.from_numpy(row.logp)] * len(lessons)
-    needs_anchor, cuda = bool(settings.objective.kl_beta), str(policy.device).startswith("cuda")
-    before, kept = Snapshot(parameters, optimizer), _Kept(policy.model)
-    if cuda:
-        torch.cuda.reset_peak_memory_stats()
-    with torch.autograd.graph.saved_tensors_hooks(kept.save, lambda saved: saved):
-        accumulate_gradient(
-            policy, lessons, float(len(lessons) * len(row.bins)), settings, temperature,
-            Fixed(fixed if settings.old_logp == RECORDED else None, fixed if needs_anchor else None), kept.passed,
-        )  # fmt: skip
-    optimizer.step()
-    moments = sum(_bytes(v) for state in optimizer.state.values() for v in state.values() if isinstance(v, Tensor))
-    peak = torch.cuda.max_memory_allocated() if cuda else None
-    optimizer.zero_grad(set_to_none=True)
-    before.put_back()
-    return {
-        "weights": sum(_bytes(p) for p in policy.model.parameters()),
-        "gradients": surface,
-        "moments": moments,
-        "activations": kept.most,
-        "peak": peak,
-        "copies": 2 * surface * anchored + (surface + moments) * undoable,
     }
 
 
@@ -217,27 +162,3 @@ def redo_seconds(*, every: int, rollout_s: float, update_s: float, bitwise: bool
     again_s = 0.0 if bitwise else rollout_s
     costs = [lost * update_s + max(0, lost - 1) * again_s for lost in range(1, every + 1)]
     return {"worst_s": costs[-1], "mean_s": math.fsum(costs) / len(costs)}
-
-
-class _Kept:
-    """Counts the bytes that a graph keeps for its backward pass, parameters left out, and the most of any graph."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-        self._sizes: dict[int, int] = {}
-        self.most = 0
-
-    def save(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._weights:
-            self._sizes[storage.data_ptr()] = storage.nbytes()
-        self.most = max(self.most, sum(self._sizes.values()))
-        return tensor
-
-    def passed(self, done: int, total: int) -> None:
-        """A graph has been through its backward pass and is gone."""
-        self._sizes.clear()
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

@@ -18,6 +18,7 @@ import torch
 from vla_rl.errors import ConfigError, MachineError, RolloutError, StoppedRun
 from vla_rl.policy.heads import check_token_head
 from vla_rl.policy.prompt import Observation
+from vla_rl.policy.rowgradients import leaf_of
 from vla_rl.policy.sampler import REFERENCE
 from vla_rl.rl.device import GIB
 from vla_rl.rl.lessons import BatchLimits, Lesson
@@ -105,7 +106,8 @@ def dry_update(
         return accumulate_gradient(policy, lessons, tokens, replace(settings, limits=limits), temperature, fixed)
 
     sums, _ = in_memory(one_pass, optimizer, settings.limits, settings.limits)
-    broken = [name for name, p in parameters if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
+    gradients = {name: leaf_of(parameter).grad for name, parameter in parameters}
+    broken = [name for name, grad in gradients.items() if grad is not None and not bool(torch.isfinite(grad).all())]
     if broken or not np.isfinite(sums.loss):
         raise StoppedRun(
             "a dry update on the longest possible row gives a loss or gradient that is not finite",
@@ -149,14 +151,14 @@ def disk_bytes(
     policy: Any, parameters: NamedParameters, observation: Observation, *, rows: int, waves: int, checkpoints: int
 ) -> dict[str, int]:
     """Bytes of the run's own files at worst: `wave` of `rows` longest rows, `waves` of them that lie there at a time,
-    and `checkpoints` with weights and two moments each.
+    and `checkpoints` with weights and two moments each, of token tables those of the rows that have some.
 
     Args:
         rows: of a wave in which every episode is as long as it can be.
     """
     cameras, image_px = observation.frames.shape[:2]
     wave = rows * row_bytes(image_px, cameras, policy.grammar.total, policy.vocabulary)
-    one = 3 * sum(p.numel() * p.element_size() for _, p in parameters)
+    one = sum(p.nbytes + 2 * leaf_of(p).nbytes for _, p in parameters)
     return {"wave": wave, "waves": waves * wave, "checkpoint": one, "checkpoints": checkpoints * one}
 
 

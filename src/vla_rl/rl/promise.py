@@ -5,19 +5,19 @@ promise: one outside the surface, or a row outside the surface's rows, that is n
 tensor of an adapter that has stayed where it was for two updates (B moves in the first; A has no gradient while B is
 zero). Weights of a network may move or not: some are in no forward pass.
 
-Nothing is copied: what must not move is hashed once, and again after every update.
+Nothing is copied: what must not move is hashed once, and again after every update, on all cores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
 from vla_rl.errors import IntegrityError
+from vla_rl.policy.hashing import fingerprints
 from vla_rl.policy.lora import pairs
-from vla_rl.policy.weightfiles import tensor_sha256
 from vla_rl.rl.surfaces import NamedParameters, Surface
 
 _UPDATES = 2
@@ -41,7 +41,7 @@ class Promise:
         self._added = {
             name: half for pair in pairs(policy.model) for name, half in pair.named() if id(half) in declared
         }
-        self._before, self._fresh = _digests(self._frozen), _digests(self._added)
+        self._before, self._fresh = fingerprints(self._frozen), fingerprints(self._added)
 
     def check_still(self) -> None:
         """After an update, also one that is undone later.
@@ -49,7 +49,7 @@ class Promise:
         Raises:
             IntegrityError: naming the first weight that should not have moved.
         """
-        moved = [name for name, digest in _digests(self._frozen).items() if digest != self._before[name]]
+        moved = [name for name, digest in fingerprints(self._frozen).items() if digest != self._before[name]]
         if moved:
             raise IntegrityError(
                 f"{len(moved)} weights outside the surface have changed, first {moved[0]}",
@@ -68,7 +68,7 @@ class Promise:
         """
         if updates != _UPDATES:
             return
-        still = [name for name, digest in _digests(self._added).items() if digest == self._fresh[name]]
+        still = [name for name, digest in fingerprints(self._added).items() if digest == self._fresh[name]]
         if still:
             raise IntegrityError(
                 f"{len(still)} tensors of the adapter have not moved in {_UPDATES} updates, first {still[0]}",
@@ -82,7 +82,3 @@ def _outside(parameters: NamedParameters, rows: slice) -> Iterator[tuple[str, Te
     for name, parameter in parameters:
         yield f"{name}, rows before {rows.start}", parameter.detach()[: rows.start]
         yield f"{name}, rows from {rows.stop}", parameter.detach()[rows.stop :]
-
-
-def _digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    return {name: tensor_sha256(tensor.detach().cpu()) for name, tensor in tensors.items()}

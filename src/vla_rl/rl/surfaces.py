@@ -1,8 +1,9 @@
 """Surfaces: which weights GRPO may move.
 
-In: a policy. Out: its trainable (name, parameter) pairs, with everything else frozen. A surface that may move only some
-rows of a table masks their gradients; the other rows then stay bit-identical. One adds tensors of its own to the
-network (`Lora`). Left out: the optimiser, and what an adapter computes (`vla_rl.policy.lora`).
+In: a policy. Out: its trainable (name, parameter) pairs, with everything else frozen. Of a token table only the rows
+that a pass can reach get gradients and moments (`vla_rl.policy.rowgradients`), and of a surface that may move only some
+rows of it those alone; the other rows stay bit-identical. One adds tensors of its own to the network (`Lora`). Left
+out: the optimiser, and what an adapter computes (`vla_rl.policy.lora`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from vla_rl.policy import rowgradients
 from vla_rl.policy.lora import LoraSettings, attach, pairs, require_peft
 
 NamedParameters = list[tuple[str, nn.Parameter]]
@@ -47,7 +49,7 @@ class Full(_AllRows):
     allows_decay = True
 
     def trainable(self, policy: Any) -> NamedParameters:
-        return _only(policy.model, lambda name: True)
+        return _with_tables(policy, _only(policy.model, lambda name: True))
 
 
 class TextStack(_AllRows):
@@ -56,7 +58,8 @@ class TextStack(_AllRows):
     allows_decay = True
 
     def trainable(self, policy: Any) -> NamedParameters:
-        return _only(policy.model, lambda name: name.startswith(policy.adapter.text_parameters))
+        chosen = _only(policy.model, lambda name: name.startswith(policy.adapter.text_parameters))
+        return _with_tables(policy, chosen)
 
 
 class PatchOnly:
@@ -66,8 +69,10 @@ class PatchOnly:
 
     def trainable(self, policy: Any) -> NamedParameters:
         chosen = _only(policy.model, lambda name: name in policy.adapter.token_tables)
+        _with_tables(policy, chosen, self.moving_rows(policy))
         for _, parameter in chosen:
-            _mask_rows(parameter, self.moving_rows(policy))
+            if parameter.requires_grad:
+                _mask_rows(parameter, self.moving_rows(policy))
         return chosen
 
     def moving_rows(self, policy: Any) -> slice:
@@ -105,12 +110,19 @@ class Lora(_AllRows):
 def _only(model: nn.Module, wanted: Any) -> NamedParameters:
     """Freeze all but the wanted parameters, which are returned sorted by name."""
     chosen: NamedParameters = []
+    rowgradients.detach(model)
     for name, parameter in sorted(model.named_parameters()):
         parameter.requires_grad_(wanted(name))
         if wanted(name):
             chosen.append((name, parameter))
     if not chosen:
         raise ValueError("the surface selects no parameter of this policy")
+    return chosen
+
+
+def _with_tables(policy: Any, chosen: NamedParameters, moving: slice | None = None) -> NamedParameters:
+    """The same, tables among them with gradients of the rows alone that can have one."""
+    rowgradients.attach(policy, [name for name, _ in chosen], moving)
     return chosen
 
 

@@ -22,8 +22,10 @@ from torch import Tensor
 from vla_rl.errors import ConfigError
 from vla_rl.policy.logprob import Scores, score_rows
 from vla_rl.policy.prompt import Observation
+from vla_rl.policy.rowgradients import leaf_of, step_tables
 from vla_rl.rl.anchor import Anchor
 from vla_rl.rl.drift import log_probabilities
+from vla_rl.rl.hostmoments import HOST, HostAdamW
 from vla_rl.rl.lessons import BatchLimits, Lesson, micro_batches, select_lessons
 from vla_rl.rl.loss import LossInputs, RatioStats
 from vla_rl.rl.rowchecks import check_rows
@@ -106,6 +108,7 @@ class Fixed:
 
 def build_optimizer(parameters: NamedParameters, optim: Any, surface: Surface) -> torch.optim.AdamW:
     """AdamW over the surface, without fused or foreach kernels (their temporaries double the peak on a large surface).
+    Of token tables it holds the rows that can get a gradient (`vla_rl.policy.rowgradients`).
 
     Raises:
         ConfigError: weight decay on a surface that must leave some rows alone.
@@ -116,8 +119,9 @@ def build_optimizer(parameters: NamedParameters, optim: Any, surface: Surface) -
             where="optim.weight_decay",
             remedy="use optim.weight_decay=0 with this surface",
         )
-    return torch.optim.AdamW(
-        [parameter for _, parameter in parameters],
+    kind = HostAdamW if optim.moments == HOST else torch.optim.AdamW
+    optimizer = kind(
+        [leaf_of(parameter) for _, parameter in parameters],
         lr=optim.lr,
         betas=(optim.beta1, optim.beta2),
         eps=optim.eps,
@@ -125,6 +129,8 @@ def build_optimizer(parameters: NamedParameters, optim: Any, surface: Surface) -
         foreach=False,
         fused=False,
     )
+    step_tables(optimizer, [parameter for _, parameter in parameters])
+    return optimizer
 
 
 def grpo_update(
@@ -161,7 +167,7 @@ def grpo_update(
     if not lessons:
         return no_update()
     check_rows(policy, [lesson.row for lesson in lessons])
-    fixed, tensors, limits = Fixed(None, None), [p for _, p in parameters], settings.limits
+    fixed, tensors, limits = Fixed(None, None), [leaf_of(p) for _, p in parameters], settings.limits
     first, sums, norm, steps = _Sums(), _Sums(), math.nan, 0
     for epoch in range(settings.epochs):
         told = _over_passes(progress, epoch, settings.epochs)
@@ -231,7 +237,7 @@ def accumulate_gradient(
     fixed: Fixed,
     progress: Callable[[int, int], None] = _silent,
 ) -> _Sums:
-    """Backward through every micro-batch; gradients add up in the parameters' `.grad`. Stops at a non-finite loss."""
+    """Backward through every micro-batch; gradients add up in the leaves' `.grad`. Stops at a non-finite loss."""
     sums = _Sums()
     for part in micro_batches([len(lesson.row.bins) for lesson in lessons], settings.limits, policy.prompt.length):
         batch = lessons[part]

@@ -168,6 +168,12 @@ class OptimConfig:
     recompute: bool = key(
         False, "compute what the text layers gave again in the backward pass instead of keeping it: memory for time"
     )
+    moments: str = key(
+        "device",
+        "where AdamW's moments lie: on the policy's device, or in the host's memory, whence a tensor's at a time visit "
+        "the device in a step: the same numbers for less memory there",
+        choices=("device", "host"),
+    )
 
 
 @dataclass
