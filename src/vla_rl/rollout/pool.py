@@ -1,4 +1,5 @@
-"""Pools of environments: the same slots served in this process (`SerialPool`) or by worker processes (`ProcessPool`).
+"""Pools of environments: the same slots served in this process (`SerialPool`) or by worker processes (`ProcessPool`);
+`ray_pool` has them served by actors of a cluster.
 
 In: an env spec and requests of (slot, seed) or (slot, chunk). Out: one `SlotResult` a request, in request order. A
 slot belongs to worker `slot % workers`. A worker that dies, hangs or shows garbage is named, killed and replaced
@@ -101,6 +102,8 @@ class SeatedPool(_Closing):
         ConfigError, MachineError: from any method, when an environment cannot be built on this machine at all.
     """
 
+    _seats: Sequence[Seat] = ()
+
     def __init__(self, *, workers: int, groups: int, timeout_s: float, hire: Hire, on_event: OnEvent) -> None:
         if workers < 1 or groups < 1 or timeout_s <= 0:
             raise errors.ConfigError(
@@ -149,7 +152,7 @@ class SeatedPool(_Closing):
         patience_ends = time.monotonic() + LEAVE_TIMEOUT_S  # for all of them together
         for seat in self._seats:
             seat.join(max(0.0, patience_ends - time.monotonic()))
-        self._seats = []
+        self._seats = ()
 
     def _seat(self, name: str, slot: int) -> Seat:
         """Who serves this command of a slot."""

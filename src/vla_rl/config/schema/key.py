@@ -17,6 +17,6 @@ def key(
 ) -> Any:
     """A configuration key: default, help text (`--help-keys`) and the values it may take (checked by `compose`)."""
     metadata = {"help": help, "above": above, "at_least": at_least, "at_most": at_most, "choices": choices}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
