@@ -125,7 +125,8 @@ def _unreachable(address: str, why: str) -> MachineError:
         f"the Ray cluster at {address} cannot be joined: {why}",
         where=f"pool.address={address}",
         remedy="see that its head is up and that this machine is a node of it (`ray start --address=HOST:PORT` with "
-        "the same versions of Ray and Python), or leave pool.address away: that starts a cluster on this machine",
+        "the same versions of Ray and Python, and the token if it wants one), or leave pool.address away: that starts "
+        "one on this machine",
     )
 
 
