@@ -36,6 +36,12 @@ def test_a_free_key_is_given_anew_in_its_own_type(tmp_path, given, value):
     assert reader.tree[section][key] == value and type(reader.tree[section][key]) is type(value)
 
 
+def test_a_run_on_a_cluster_goes_on_on_another(tmp_path):
+    for given, value in (("10.0.0.1:6379", "10.0.0.1:6379"), ("null", None)):
+        words = [stored(tmp_path, "pool=ray", "pool.address=10.0.0.9:6379"), f"pool.address={given}"]
+        assert compose_or_resume("config", words, FREE_OF_TRAINING).tree["pool"]["address"] == value
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

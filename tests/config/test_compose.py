@@ -29,7 +29,7 @@ def test_a_mistyped_key_names_its_nearest_match():
     assert "did you mean reward?" in mistake("rewrd=v1")
     of_another_option = mistake("pool=serial", "pool.workers=2")
     assert "the chosen option of pool has no key 'pool.workers'" in of_another_option
-    assert "did you mean" not in of_another_option and "processes, serial" in of_another_option
+    assert "did you mean" not in of_another_option and "processes, ray, serial" in of_another_option
 
 
 def test_an_unknown_group_option_lists_the_options():

@@ -32,7 +32,7 @@ def test_seeds_with_commas_stay_one_value_and_quoted_ones_are_several():
     [
         ("run.seed=range(1,4)", ["run.seed=1", "run.seed=2", "run.seed=3"]),
         ("tripwires=choice(r0,r1)", ["tripwires=r0", "tripwires=r1"]),
-        ("pool=glob(*)", ["pool=processes", "pool=serial"]),
+        ("pool=glob(*)", ["pool=processes", "pool=ray", "pool=serial"]),
         ("eval.at_steps=[1,2],[3]", ["eval.at_steps=[1,2]", "eval.at_steps=[3]"]),
         ("run.seed=sort(3,1)", ["run.seed=1", "run.seed=3"]),
     ],

@@ -24,6 +24,7 @@ from vla_rl.rl.update import build_optimizer, grpo_update
 from vla_rl.rollout import store
 from vla_rl.rollout.jsonl import dump_json
 from vla_rl.rollout.pool import ProcessPool, SerialPool
+from vla_rl.rollout.ray_pool import RayPool
 from vla_rl.rollout.records import EpisodeSpec, Row
 from vla_rl.rollout.wave import run_wave
 
@@ -71,6 +72,13 @@ def fingerprint(result):
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_one_and_two_workers_give_the_serial_episodes_bit_for_bit(policy, reference, workers):
     with ProcessPool(workers=workers, groups=2, timeout_s=120.0, env_spec=SIM) as pool:
+        assert fingerprint(wave(policy, pool)) == fingerprint(reference)
+
+
+def test_ray_actors_give_them_too(policy, reference):
+    pytest.importorskip("ray", reason="the actors are Ray's; pip install 'vla-rl[ray]'")
+    placed = {"address": None, "cpus": 1.0, "resources": {}, "placement": "spread"}
+    with RayPool(workers=2, groups=2, timeout_s=120.0, env_spec=SIM, **placed) as pool:
         assert fingerprint(wave(policy, pool)) == fingerprint(reference)
 
 

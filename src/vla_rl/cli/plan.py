@@ -163,8 +163,8 @@ def _plan(reader: ConfigReader, view: ProgressView, *, probing: bool, rate: floa
         memory = memory_lines(policy, parameters, optimizer, sampler, kept, activations=activations, peak=peak)
         probe = _probe(policy, sampler, pool, job, constants, optimizer, view) if probing else None
         pids = [pid for pid in getattr(pool, "worker_pids", list)() if pid]
-        workers = {"count": len(pids), "bytes": [_resident(pid) for pid in pids]}
-        playing = forecast.Playing(max(1, len(pids)), pool.groups, None if device == "cuda" else os.cpu_count())
+        workers = {"count": getattr(pool, "workers", 0), "bytes": [_resident(pid) for pid in pids]}
+        playing = forecast.Playing(max(1, workers["count"]), pool.groups, None if device == "cuda" else os.cpu_count())
     stored = 0 if job.demonstrated else job.geometry.most_seeds * job.geometry.draws * longest
     disk = preflight.disk_bytes(
         policy, parameters, observation, rows=stored,

@@ -25,7 +25,7 @@ from vla_rl.rl.rundir import CONFIG, stored_config
 
 # What may differ when a job goes on: how long and how parallel it works, never what it computes.
 FREE = ("run.max_wall_s",)
-FREE_WITH_POOL = (*FREE, "pool.workers", "pool.timeout_s")
+FREE_WITH_POOL = (*FREE, "pool.workers", "pool.timeout_s", "pool.address")
 # A budget may be raised, and a micro-batch that did not fit may be made smaller: the same gradient up to rounding.
 FREE_OF_TRAINING = (
     *FREE_WITH_POOL,
@@ -70,7 +70,7 @@ def compose_or_resume(primary: str, overrides: Sequence[str], free: Sequence[str
                 f"the configuration of this job has no key {path}", where=path, remedy="go on without giving it"
             )
         section, _, key = path.partition(".")
-        tree[section][key] = _number(path, given[path], types[path].split(" | "))
+        tree[section][key] = _value(path, given[path], types[path].split(" | "))
     check_values(primary, tree)
     return ConfigReader(tree, tuple(overrides))
 
@@ -105,7 +105,7 @@ def open_directory(reader: ConfigReader, directory: Path) -> Path:
     return directory
 
 
-def _number(path: str, text: str, types: Sequence[str]) -> float | int | None:
+def _value(path: str, text: str, types: Sequence[str]) -> float | int | str | None:
     """The value of a key that takes one of `types`."""
     try:
         value = yaml.safe_load(text)
@@ -114,6 +114,8 @@ def _number(path: str, text: str, types: Sequence[str]) -> float | int | None:
     if value is None and "None" in types:
         return None
     if isinstance(value, int) and not isinstance(value, bool) and "int" in types:
+        return value
+    if isinstance(value, str) and "str" in types:
         return value
     if isinstance(value, int | float | str) and not isinstance(value, bool) and "float" in types:
         with suppress(ValueError):

@@ -111,7 +111,7 @@ def _fields(
 
 def _violated(value: Any, bounds: Any) -> str | None:
     """What `value` should have been, or None if it is fine."""
-    if value is None or isinstance(value, bool | list):
+    if value is None or isinstance(value, bool | list | dict):
         return None
     if isinstance(value, str):
         choices = bounds.get("choices") or ()

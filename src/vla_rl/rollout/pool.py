@@ -1,4 +1,5 @@
-"""Pools of environments: the same slots served in this process (`SerialPool`) or by worker processes (`ProcessPool`).
+"""Pools of environments: the same slots served in this process (`SerialPool`) or by worker processes (`ProcessPool`);
+`ray_pool` has them served by actors of a cluster.
 
 In: an env spec and requests of (slot, seed) or (slot, chunk). Out: one `SlotResult` a request, in request order. A
 slot belongs to worker `slot % workers`. A worker that dies, hangs or shows garbage is named, killed and replaced
@@ -18,7 +19,8 @@ import numpy as np
 from vla_rl import errors
 from vla_rl.rollout.description import complete
 from vla_rl.rollout.events import Event, OnEvent, ignore
-from vla_rl.rollout.seat import LEAVE_TIMEOUT_S, Seat, Start
+from vla_rl.rollout.process_worker import LEAVE_TIMEOUT_S, ProcessWorker, Start
+from vla_rl.rollout.seat import Hire, Seat
 from vla_rl.rollout.shared import FrameBlock
 from vla_rl.rollout.worker import EnvSlots, SlotResult
 
@@ -86,46 +88,36 @@ class SerialPool(_Closing):
         self._slots.close()
 
 
-class ProcessPool(_Closing):
-    """Slots spread over spawned worker processes, each with one thread.
+class SeatedPool(_Closing):
+    """Slots spread over workers, each with a seat that watches and replaces it; what `ProcessPool` and `RayPool` share.
 
     Args:
-        workers: number of processes, at least 1.
+        workers: number of workers, at least 1.
         groups: see `Pool`; 1 plays in lockstep.
         timeout_s: a worker that takes longer to answer one command counts as hung.
-        env_spec: plain dict with `_target_`, built inside each worker.
-        plugins: packages besides `vla_rl` that the environment may come from.
+        hire: starts a worker.
         on_event: told of each `WorkerReplaced`, from a thread of the pool, one at a time.
 
     Raises:
         ConfigError, MachineError: from any method, when an environment cannot be built on this machine at all.
     """
 
-    def __init__(
-        self,
-        *,
-        workers: int,
-        groups: int,
-        timeout_s: float,
-        env_spec: Mapping[str, Any],
-        plugins: Sequence[str] = (),
-        on_event: OnEvent = ignore,
-    ) -> None:
+    _seats: Sequence[Seat] = ()
+
+    def __init__(self, *, workers: int, groups: int, timeout_s: float, hire: Hire, on_event: OnEvent) -> None:
         if workers < 1 or groups < 1 or timeout_s <= 0:
             raise errors.ConfigError(
                 f"a pool needs at least 1 worker, 1 group and a positive timeout, not {workers}, {groups} and "
                 f"{timeout_s} s",
                 where="pool",
             )
-        self.groups, self._telling = groups, Lock()
+        self.workers, self.groups, self._telling = workers, groups, Lock()
 
         def tell(event: Event) -> None:
             with self._telling:
                 on_event(event)
 
-        self._block = FrameBlock()
-        start = Start(dict(env_spec), tuple(plugins), self._block, timeout_s)
-        self._seats = [Seat(index, start, tell) for index in range(workers)]
+        self._seats = [Seat(index, hire, timeout_s, tell) for index in range(workers)]
 
     def describe(self) -> dict[str, Any]:
         """What the simulator says of itself: `protocol`, `scene_hash`, `image_px` (None if unknown), `max_replans`, and
@@ -151,8 +143,8 @@ class ProcessPool(_Closing):
         return self._serve("step", requests)
 
     def worker_pids(self) -> list[int | None]:
-        """Process ids by worker index, for monitoring and fault tests."""
-        return [seat.pid for seat in self._seats]
+        """Process ids by worker index, for monitoring and fault tests; None for one that is not on this machine."""
+        return [seat.worker.pid for seat in self._seats]
 
     def close(self) -> None:
         for seat in self._seats:
@@ -160,12 +152,46 @@ class ProcessPool(_Closing):
         patience_ends = time.monotonic() + LEAVE_TIMEOUT_S  # for all of them together
         for seat in self._seats:
             seat.join(max(0.0, patience_ends - time.monotonic()))
-        self._seats = []
-        self._block.close()
+        self._seats = ()
+
+    def _seat(self, name: str, slot: int) -> Seat:
+        """Who serves this command of a slot."""
+        return self._seats[slot % len(self._seats)]
 
     def _serve(self, name: str, requests: Sequence[tuple[int, Any]]) -> list[SlotResult]:
-        seats = self._seats
-        if not seats:
+        if not self._seats:
             raise errors.RolloutError("the pool is closed")
-        asked = [seats[slot % len(seats)].ask(name, slot, data) for slot, data in requests]
+        asked = [self._seat(name, slot).ask(name, slot, data) for slot, data in requests]
         return [future.result() for future in asked]
+
+
+class ProcessPool(SeatedPool):
+    """Slots spread over spawned worker processes, each with one thread.
+
+    Args:
+        workers, groups, timeout_s, on_event: see `SeatedPool`.
+        env_spec: plain dict with `_target_`, built inside each worker.
+        plugins: packages besides `vla_rl` that the environment may come from.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        groups: int,
+        timeout_s: float,
+        env_spec: Mapping[str, Any],
+        plugins: Sequence[str] = (),
+        on_event: OnEvent = ignore,
+    ) -> None:
+        self._block = FrameBlock()
+        start = Start(dict(env_spec), tuple(plugins), self._block)
+
+        def hire(index: int, generation: int) -> ProcessWorker:
+            return ProcessWorker(index, generation, start)
+
+        super().__init__(workers=workers, groups=groups, timeout_s=timeout_s, hire=hire, on_event=on_event)
+
+    def close(self) -> None:
+        super().close()
+        self._block.close()

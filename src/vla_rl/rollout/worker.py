@@ -145,12 +145,12 @@ def worker_main(
         return _packed(commands[name](slot, data), block, shape)
 
     try:
-        hello = _answer(lambda: ("ready", slots.describe(first_slot)))
+        hello = answer(lambda: ("ready", slots.describe(first_slot)))
         shape = frames_shape(hello[1]) if hello[0] == "ready" else None
         connection.send(hello)
         while True:
             command = connection.recv()
-            connection.send(_answer(lambda command=command: serve(*command)))
+            connection.send(answer(lambda command=command: serve(*command)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone or has closed the pool
     finally:
@@ -182,7 +182,8 @@ def unpacked(message: Message, block: FrameBlock, shape: Shape | None) -> SlotRe
     return replace(result, observation=Observation(frames, state_deg))
 
 
-def _answer(work: Callable[[], Message]) -> Message:
+def answer(work: Callable[[], Message]) -> Message:
+    """The message that `work` makes, or what went wrong, as `worker_main` lists them."""
     try:
         return work()
     except errors.UsageError as error:

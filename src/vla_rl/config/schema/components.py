@@ -186,6 +186,22 @@ class ProcessPoolConfig:
 
 
 @dataclass
+class RayPoolConfig:
+    _target_: str = "vla_rl.rollout.ray_pool.RayPool"
+    workers: int = key(2, "actors that play environments", at_least=1)
+    groups: int = key(
+        2, "groups of slots that take turns: one is predicted while another moves; 1 is lockstep", at_least=1
+    )
+    timeout_s: float = key(120.0, "an actor silent for longer is replaced and its episodes redone", above=0)
+    address: str | None = key(
+        None, "host:port of the head of the cluster to play on (null: one of the run's own, on this machine)"
+    )
+    cpus: float = key(1.0, "CPUs that Ray sets aside for an actor", above=0)
+    resources: dict[str, float] = key({}, "other resources of its node that an actor takes, by name, e.g. {arm: 1}")
+    placement: str = key("spread", "spread over the nodes, or pack one after the other", choices=("spread", "pack"))
+
+
+@dataclass
 class RewardV1Config:
     _target_: str = "vla_rl.rl.reward.RewardV1"
     success_bonus: float = key(10.0, "cm granted for success", at_least=0, unit="cm")

@@ -30,8 +30,8 @@ def key(
     metadata = {
         "help": help, "above": above, "at_least": at_least, "at_most": at_most, "choices": choices, "unit": unit,
     }  # fmt: skip
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
