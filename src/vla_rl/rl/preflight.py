@@ -21,6 +21,7 @@ from vla_rl.policy.prompt import Observation
 from vla_rl.policy.sampler import REFERENCE
 from vla_rl.rl.device import GIB
 from vla_rl.rl.lessons import BatchLimits, Lesson
+from vla_rl.rl.ranks import ALONE, Ranks
 from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.snapshot import Snapshot
 from vla_rl.rl.surfaces import NamedParameters
@@ -80,6 +81,7 @@ def dry_update(
     settings: UpdateSettings,
     temperature: float,
     observation: Observation,
+    ranks: Ranks = ALONE,
 ) -> int:
     """Forward, backward and optimiser step on the longest possible row, then put the weights back.
 
@@ -99,14 +101,16 @@ def dry_update(
         rows = limits.rows if str(policy.device).startswith("cuda") else 1
         anchored = [torch.from_numpy(row.logp)] * rows if settings.objective.kl_beta else None
         lessons, tokens, fixed = [Lesson(row, 1.0, 1.0)] * rows, float(rows * len(row.bins)), Fixed(None, anchored)
-        return accumulate_gradient(policy, lessons, tokens, replace(settings, limits=limits), temperature, fixed)
+        within = replace(settings, limits=limits)
+        return accumulate_gradient(policy, lessons, tokens, within, temperature, fixed, ranks=ranks)
 
-    sums, _ = in_memory(one_pass, optimizer, settings.limits, settings.limits)
-    broken = [name for name, p in parameters if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
+    sums, _ = in_memory(one_pass, optimizer, settings.limits, settings.limits, again=ranks.alone)
+    sums, whole = ranks.total(sums), ranks.whole
+    broken = [n for n, p in parameters if p.grad is not None and not bool(whole(torch.isfinite(p.grad).all()))]
     if broken or not np.isfinite(sums.loss):
         raise StoppedRun(
             "a dry update on the longest possible row gives a loss or gradient that is not finite",
-            where=broken[0] if broken else "loss",
+            where=broken[0] if np.isfinite(sums.loss) else "loss",
             remedy="check the checkpoint's weights and the temperature; nothing has been trained yet",
         )
     optimizer.step()
