@@ -19,6 +19,7 @@ from tiny_policy import tiny_policy
 from toy_run import lora, toy_trainer
 
 from vla_rl.config.schema import LossConfig, OptimConfig
+from vla_rl.errors import VlaRlError
 from vla_rl.rl import update as update_module
 from vla_rl.rl.learner import Learner
 from vla_rl.rl.lessons import select_lessons
@@ -30,14 +31,10 @@ from vla_rl.rl.team import Team
 from vla_rl.rl.update import Fixed, accumulate_gradient
 
 SURFACES = {"full": Full, "patch_only": PatchOnly, "lora": lora}
-CASES = [
-    *(("full", weighting, rows) for weighting in ("token", "episode", "constant") for rows in (1, 3)),
-    ("patch_only", "token", 2),
-    ("lora", "token", 2),
-]
+CASES = [("full", "token", 1), ("full", "episode", 3), ("full", "constant", 5), ("patch_only", "token", 2),
+         ("lora", "token", 2)]  # fmt: skip
 # Name: surface, loss and optimiser of two updates that follow each other.
 UPDATES = {
-    "plain": ("full", {}, {}),
     "everything": (
         "full",
         {"epochs": 2, "kl_beta": 0.3, "entropy_bonus": 0.05, "old_logp": "recorded"},
@@ -235,7 +232,11 @@ def main() -> None:
         team.connect("cpu", 60.0)
         compare(team, Path(directory))
     else:
-        train(team, Path(directory), int(more[0]), more[1])
+        try:
+            train(team, Path(directory), int(more[0]), more[1])
+        except VlaRlError as error:
+            print(error, file=sys.stderr)
+            sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

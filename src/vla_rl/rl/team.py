@@ -32,7 +32,7 @@ from vla_rl.prereg.process import Process
 POLL_S = 0.01  # how often a helper looks for a command
 WATCH_S = 1.0  # how often the leader looks whether the others live
 LOOK_S = 3.0  # how long the leader looks for a rank that has ended, once something went wrong
-GRACE_S = 10.0  # how long a leader that is stuck in a collective has to notice by itself
+GRACE_S = 20.0  # how long a leader that is stuck in a collective has to notice by itself
 CONFIGURATION, END = "configuration", "end"
 INTERRUPTED = "interrupted"
 
@@ -130,6 +130,7 @@ class Team:
         except (RuntimeError, KeyboardInterrupt) as error:  # a collective without one of its ranks: RuntimeError
             if isinstance(error, KeyboardInterrupt) and not self._told_to_end:
                 raise
+            self._over.set()
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others; it waits 30 s for them
             if (lost := self._look(LOOK_S)) is not None:
                 raise lost from error
