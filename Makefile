@@ -1,7 +1,7 @@
 # vla_rl. `make` or `make help` lists the targets; two commands do everything: `make run` and `make test`.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup gl run test test-slow lint type check-lerobot test-lerobot gpu-bundle check-gpu-bundle bench bench-lerobot clean
+.PHONY: help setup gl run test test-slow lint type check-lerobot test-lerobot gpu-bundle check-gpu-bundle bench bench-lerobot bench-multi-gpu clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -86,6 +86,11 @@ bench-lerobot: gl ## our simulator against lerobot-env-so101, which gets an envi
 	@test -x .venv-so101/bin/python || "$(PYTHON)" -m venv .venv-so101
 	@.venv-so101/bin/python -m pip install --quiet --disable-pip-version-check lerobot-env-so101==0.4.0
 	@$(BIN)/python benchmarks/lerobot_env.py
+
+GPUS ?= 2
+
+bench-multi-gpu: setup ## an update shared by GPUS=2 processes: speed-up and equality, a JSON line each (OVERRIDES="policy=scratch ..."); CPU processes without GPUs
+	@OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node $(GPUS) benchmarks/multi_gpu.py $(OVERRIDES)
 
 clean: ## remove the virtual environment and caches (never outputs/)
 	@rm -rf $(VENV) $(LEROBOT) .venv-so101 .venv-gpu-machine dist .pytest_cache .ruff_cache

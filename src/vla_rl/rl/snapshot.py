@@ -1,6 +1,7 @@
 """Weights of the moment, with or without the optimiser's moments, to go back to.
 
-Copies lie in the host's memory, so that an accelerator holds one network.
+Copies lie in the host's memory, so that an accelerator holds one network. Of a tensor that is shared by several
+processes each copies its own part.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Weights:
     def put_back(self) -> None:
         """Restore them bit for bit."""
         for (_, parameter), value in zip(self._parameters, self.values, strict=True):
-            parameter.copy_(value)
+            _own(parameter).copy_(value)
 
 
 class Snapshot:
@@ -44,14 +45,22 @@ class Snapshot:
             for _, parameter in parameters
         ]
 
+    @torch.no_grad()
     def put_back(self) -> None:
         """Restore everything bit for bit; moments that did not exist are gone again."""
         self._weights.put_back()
         for (_, parameter), moments in zip(self._parameters, self._moments, strict=True):
             state = self._optimizer.state.pop(parameter, {})
             if moments:
-                self._optimizer.state[parameter] = {f: v.to(state[f].device) for f, v in moments.items()}
+                for field, value in moments.items():
+                    _own(state[field]).copy_(value)
+                self._optimizer.state[parameter] = state
 
 
 def _copied(value: Tensor) -> Tensor:
-    return value.detach().to("cpu", copy=True)
+    return _own(value.detach()).to("cpu", copy=True)
+
+
+def _own(value: Tensor) -> Tensor:
+    """This process's part, in place."""
+    return getattr(value, "to_local", lambda: value)()
