@@ -47,6 +47,8 @@ def test_a_free_key_is_given_anew_in_its_own_type(tmp_path, given, value):
         ("budget.wall_h=[1]", "float or null"),
         ("budget.wall_h=[", "float or null"),
         ("budget.wall_h=-1", "at least 0"),
+        ("optim.moments=disk", "device"),
+        ("optim.moments=1", "str"),
     ],
 )
 def test_a_value_of_another_type_or_out_of_range_is_refused(tmp_path, given, told):

@@ -70,7 +70,7 @@ def compose_or_resume(primary: str, overrides: Sequence[str], free: Sequence[str
                 f"the configuration of this job has no key {path}", where=path, remedy="go on without giving it"
             )
         section, _, key = path.partition(".")
-        tree[section][key] = _number(path, given[path], types[path].split(" | "))
+        tree[section][key] = _value(path, given[path], types[path].split(" | "))
     check_values(primary, tree)
     return ConfigReader(tree, tuple(overrides))
 
@@ -105,7 +105,7 @@ def open_directory(reader: ConfigReader, directory: Path) -> Path:
     return directory
 
 
-def _number(path: str, text: str, types: Sequence[str]) -> float | int | None:
+def _value(path: str, text: str, types: Sequence[str]) -> float | int | str | None:
     """The value of a key that takes one of `types`."""
     try:
         value = yaml.safe_load(text)
@@ -118,5 +118,7 @@ def _number(path: str, text: str, types: Sequence[str]) -> float | int | None:
     if isinstance(value, int | float | str) and not isinstance(value, bool) and "float" in types:
         with suppress(ValueError):
             return float(value)  # of text, too: 1e3 is a string to YAML
+    if isinstance(value, str) and "str" in types:
+        return value
     takes = " or ".join(types).replace("None", "null")
     raise ConfigError(f"{text!r} is not of its type", where=path, remedy=f"it takes {takes}")
