@@ -20,6 +20,7 @@ from toy_run import lora, toy_trainer
 
 from vla_rl.config.schema import LossConfig, OptimConfig
 from vla_rl.errors import VlaRlError
+from vla_rl.policy.rowgradients import leaf_of, row_gradient
 from vla_rl.rl import update as update_module
 from vla_rl.rl.learner import Learner
 from vla_rl.rl.lessons import select_lessons
@@ -63,6 +64,14 @@ def prepared(surface, policy):
     return parameters
 
 
+def whole_table(value, parameter):
+    """What one process has of the rows of a table that a pass reaches, as two have it of the whole table."""
+    table = row_gradient(parameter)
+    if table is None or not value.dim():
+        return value
+    return value.new_zeros(parameter.shape).index_copy_(0, table.rows, value)
+
+
 def taught(rows, constants):
     return select_lessons(rows, ADVANTAGES, weighting=constants.weighting, episode_tokens=constants.episode_tokens)
 
@@ -74,7 +83,8 @@ def gradients_alone(rows, case):
     parameters = prepared(SURFACES[name](), policy)
     lessons, divisor = taught(rows, constants)
     sums = accumulate_gradient(policy, lessons, divisor, constants, TEMPERATURE, Fixed(None, None))
-    return {name: p.grad for name, p in parameters if p.grad is not None}, sums
+    grads = {name: (leaf_of(p).grad, p) for name, p in parameters}
+    return {name: whole_table(grad, p) for name, (grad, p) in grads.items() if grad is not None}, sums
 
 
 def gradients_shared(team, rows, case):
@@ -117,6 +127,9 @@ def updates(rows, name, kind=Learner):
     policy = double_policy()
     policy.recompute = optim.recompute
     parameters = surface.trainable(policy)
+    reached = {
+        n: 1.0 if row_gradient(p) is None else whole_table(torch.ones_like(leaf_of(p)), p) for n, p in parameters
+    }
     learner = kind(policy=policy, parameters=parameters, surface=surface, optim=optim, settings=constants)
     told, told_of = {}, []
     anchor = Anchor.of(policy, parameters) if constants.objective.kl_beta else None
@@ -125,7 +138,9 @@ def updates(rows, name, kind=Learner):
         learner.gather()
         told[f"{moment} weights"] = {n: p.detach().clone() for n, p in parameters}
         moments = {
-            f"{n}.{field}": v.clone() for n, p in parameters for field, v in learner.optimizer.state.get(p, {}).items()
+            f"{n}.{field}": whole_table(value, p).clone()
+            for n, p in parameters
+            for field, value in learner.optimizer.state.get(leaf_of(p), {}).items()
         }
         learner.saved()
         told[f"{moment} moments"] = moments
@@ -148,13 +163,14 @@ def updates(rows, name, kind=Learner):
     stopped = stop(learner, rows, anchor)
     keep("stopped")
     with torch.no_grad():  # as a checkpoint of another run would be put in place
-        for index, (_, parameter) in enumerate(parameters):
+        for index, (name, parameter) in enumerate(parameters):
             parameter.add_(1e-3 * (index % 3))
-            learner.optimizer.state[parameter] = {
-                "step": torch.tensor(7.0),
-                "exp_avg": torch.full_like(parameter, 1e-3),
-                "exp_avg_sq": torch.full_like(parameter, 1e-4),
-            }
+            table = row_gradient(parameter)
+            moments = {"exp_avg": torch.full_like(parameter, 1e-3), "exp_avg_sq": torch.full_like(parameter, 1e-4)}
+            moments = {field: value * reached[name] for field, value in moments.items()}
+            if table is not None:
+                moments = {field: value[table.rows] for field, value in moments.items()}
+            learner.optimizer.state[leaf_of(parameter)] = {"step": torch.tensor(7.0), **moments}
     learner.spread()
     results.append(update(4))
     keep("restored")

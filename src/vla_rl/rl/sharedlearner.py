@@ -187,7 +187,7 @@ class SharedLearner(Learner):
     """
 
     def __init__(self, team: Team, *, policy: Any, parameters: NamedParameters, surface: Surface, **more: Any) -> None:
-        rowgradients.detach(policy.model)  # shares are of whole tables
+        rowgradients.detach(policy.model)  # as the student has it
         super().__init__(policy=policy, parameters=parameters, surface=surface, **more)
         self._team = team
         self.gpus = team.size if str(policy.device).startswith("cuda") else 1
@@ -256,7 +256,6 @@ def help_out(team: Team, policy: Any, surface: Surface, optim: Any, settings: Up
     """
     preflight.set_passes(policy, optim)
     names = [name for name, _ in surface.trainable(policy)]
-    rowgradients.detach(policy.model)
     name, given = team.receive()
     if name == END:
         return

@@ -20,6 +20,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from vla_rl.policy import rowgradients
 from vla_rl.rl.anchor import Anchor
 from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.snapshot import Snapshot
@@ -61,6 +62,7 @@ class Student:
     def __init__(
         self, policy: Any, names: Sequence[str], surface: Surface, optim: Any, settings: UpdateSettings
     ) -> None:
+        rowgradients.detach(policy.model)  # shares are of whole tables
         rows = surface.moving_rows(policy)
         self.policy = copy.copy(policy)
         self.policy.logits = _sharded(policy)
