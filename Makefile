@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BENCH_GPU := ceilings agree batches twice plan-tf32 step-tf32 plan-mixed step-mixed plan-patch step-patch
-.PHONY: help setup gl run test test-slow lint type docs check-lerobot test-lerobot gpu-bundle check-gpu-bundle bench bench-gpu bench-lerobot clean
+.PHONY: help setup gl run test test-slow lint type docs check-lerobot test-lerobot gpu-bundle check-gpu-bundle bench bench-gpu bench-lerobot bench-multi-gpu clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -94,6 +94,11 @@ bench-lerobot: gl ## our simulator against lerobot-env-so101, which gets an envi
 	@test -x .venv-so101/bin/python || "$(PYTHON)" -m venv .venv-so101
 	@.venv-so101/bin/python -m pip install --quiet --disable-pip-version-check lerobot-env-so101==0.4.0
 	@$(BIN)/python benchmarks/lerobot_env.py
+
+GPUS ?= 2
+
+bench-multi-gpu: setup ## an update shared by GPUS=2 processes: speed-up and equality, a JSON line each (OVERRIDES="policy=scratch ..."); CPU processes without GPUs
+	@OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc-per-node $(GPUS) benchmarks/multi_gpu.py $(OVERRIDES)
 
 clean: ## remove the virtual environment and caches (never outputs/)
 	@rm -rf $(VENV) $(LEROBOT) .venv-so101 .venv-gpu-machine dist .pytest_cache .ruff_cache

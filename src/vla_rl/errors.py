@@ -64,6 +64,12 @@ class OutOfMemory(VlaRlError):
     exit_code = EXIT_CRASH
 
 
+class LostRank(VlaRlError):
+    """One of the processes that share an update has ended."""
+
+    exit_code = EXIT_CRASH
+
+
 class StoppedRun(VlaRlError):
     """A run stopped itself by its own wire, gate or budget."""
 

@@ -53,6 +53,8 @@ def test_a_run_on_a_cluster_goes_on_on_another(tmp_path):
         ("budget.wall_h=[1]", "float or null"),
         ("budget.wall_h=[", "float or null"),
         ("budget.wall_h=-1", "at least 0"),
+        ("optim.moments=disk", "device"),
+        ("optim.moments=1", "str"),
     ],
 )
 def test_a_value_of_another_type_or_out_of_range_is_refused(tmp_path, given, told):

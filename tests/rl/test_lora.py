@@ -14,8 +14,8 @@ import pytest
 import torch
 from bandit import bandit_trainer
 from one_update import ADVANTAGES, TEMPERATURE, settings
-from test_forecast import measured
 from test_learning import success_rates
+from test_memory import told_of
 from test_trainer import evidence, finish, lived, lives  # noqa: F401 (a fixture)
 from tiny_policy import tiny_policy, tiny_sampler
 from toy_run import STEPS, lora, toy_trainer
@@ -88,7 +88,7 @@ def test_bytes_of_an_update_are_those_of_the_adapter_and_the_anchor_is_no_copy(r
     policy = tiny_policy()
     base = 4 * sum(p.numel() for p in policy.model.parameters())
     parameters = lora().trainable(policy)
-    told, _ = measured(policy, parameters, rows)
+    told, _ = told_of(policy, parameters, rows)
     adapter = 4 * 4 * ONE_RANK
     assert told["weights"] == base + adapter and told["gradients"] == adapter
     assert told["moments"] == 2 * adapter + 4 * len(parameters)  # and a step count each

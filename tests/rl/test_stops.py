@@ -18,7 +18,7 @@ from vla_rl.rl import trainer as trainer_module
 from vla_rl.rl.loss import grpo_loss
 from vla_rl.rl.reward import RewardV1
 from vla_rl.rl.summary import Evaluation
-from vla_rl.rl.update import no_update
+from vla_rl.rl.updated import no_update
 from vla_rl.rollout.events import EpisodeDone, PredictRound
 from vla_rl.rollout.wave import Wave
 

@@ -26,12 +26,13 @@ from vla_rl.rl.rundir import CONFIG, stored_config
 # What may differ when a job goes on: how long and how parallel it works, never what it computes.
 FREE = ("run.max_wall_s",)
 FREE_WITH_POOL = (*FREE, "pool.workers", "pool.timeout_s", "pool.address")
-# A budget may be raised, and a micro-batch that did not fit may be made smaller: the same gradient up to rounding.
+# A budget may be raised. Smaller micro-batches, and more or fewer processes, give the same gradient up to rounding.
 FREE_OF_TRAINING = (
     *FREE_WITH_POOL,
     *(f"budget.{limit}" for limit in ("gpu_h", "wall_h", "env_ticks")),
     *(f"optim.microbatch_{unit}" for unit in ("rows", "tokens")),
     "optim.moments",  # the numbers are the same
+    *(f"distributed.{key}" for key in ("update", "timeout_s")),
 )
 
 
@@ -107,6 +108,8 @@ def open_directory(reader: ConfigReader, directory: Path) -> Path:
 
 def _value(path: str, text: str, types: Sequence[str]) -> float | int | str | None:
     """The value of a key that takes one of `types`."""
+    if "str" in types:
+        return text
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -120,5 +123,7 @@ def _value(path: str, text: str, types: Sequence[str]) -> float | int | str | No
     if isinstance(value, int | float | str) and not isinstance(value, bool) and "float" in types:
         with suppress(ValueError):
             return float(value)  # of text, too: 1e3 is a string to YAML
+    if isinstance(value, str) and "str" in types:
+        return value
     takes = " or ".join(types).replace("None", "null")
     raise ConfigError(f"{text!r} is not of its type", where=path, remedy=f"it takes {takes}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vla_rl.cli.distributed import check_distributed, help_out, is_helper, processes, refuse_torchrun, shared
 from vla_rl.cli.experience import check_experience, demonstrated
 from vla_rl.cli.heldout import check_plain
 from vla_rl.cli.options import Options, parse, print_json
@@ -18,6 +19,7 @@ from vla_rl.config.schedule import evaluation_steps
 from vla_rl.config.schema import (
     BudgetConfig,
     CheckpointConfig,
+    DistributedConfig,
     ExperienceConfig,
     GatesConfig,
     GeometryConfig,
@@ -53,7 +55,10 @@ PLACE = ("run.resume", "run.dir")
 
 def run(argv: Sequence[str]) -> int:
     """Start or continue a run; the table at the end, or one JSON object with --json."""
+    if is_helper():
+        return help_out()
     if MULTIRUN & set(argv):
+        refuse_torchrun("a multirun gives every run a process of its own")
         from vla_rl.cli.multirun import run as run_multirun
 
         return run_multirun([argument for argument in argv if argument not in MULTIRUN])
@@ -97,6 +102,8 @@ def _train(
     evaluate_at = check_settings(settings, Geometry.of(geometry), held_out, seeds)
     experience, loss = reader.section("experience", ExperienceConfig), reader.section("loss", LossConfig)
     check_experience(experience, loss, geometry)
+    distributed = reader.section("distributed", DistributedConfig)
+    check_distributed(distributed)
     require_rendering()
     device = prepare_torch(settings.device, settings.threads, settings.seed)
     from vla_rl.evals.scene import scene_facts
@@ -116,7 +123,10 @@ def _train(
     sim = reader.component_spec("sim")
     run_dir, started = _open(reader, settings, registered), False
     try:
-        with reader.component("pool", env_spec=sim, plugins=reader.plugins, on_event=view.on_event) as pool:
+        with (
+            shared(distributed, reader, device) as learner,
+            reader.component("pool", env_spec=sim, plugins=reader.plugins, on_event=view.on_event) as pool,
+        ):
             scene = scene_facts(policy, pool)
             run_dir.record_scene(scene)
             rows = demonstrated(
@@ -155,12 +165,13 @@ def _train(
                 guards=Guards(reader.section("tripwires", TripwiresConfig), reader.section("budget", BudgetConfig)),
                 gates=Gates(gates, parity),
                 demonstrations=rows,
+                learner=learner,
                 max_wall_s=options.left_s(settings.max_wall_s),
                 on_event=view.on_event,
             )
             reader.check_consumed()
             started = True
-            with watched(run_dir.path, gpus=int(device == "cuda")):
+            with watched(run_dir.path, gpus=processes() * int(device == "cuda")):
                 return _run(trainer, mirror, reader, run_dir.path, view), run_dir.path
     except VlaRlError:
         if not started and not settings.resume:

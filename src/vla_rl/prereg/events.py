@@ -61,7 +61,10 @@ DATA: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 _FILM = {"file": str, "caption": str, "seed": int, "rung": str, "arm": str}
-LATER: dict[str, dict[str, Any]] = {"reported": {"files": _DIGESTS, "films": [_FILM]}}  # what older lines lack
+LATER: dict[str, dict[str, Any]] = {  # what older lines lack
+    "reported": {"files": _DIGESTS, "films": [_FILM]},
+    "launched": {"gpus": int},
+}
 
 
 def check(event: str, data: Mapping[str, Any], where: str) -> None:

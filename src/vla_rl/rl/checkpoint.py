@@ -182,13 +182,17 @@ def _of_leaf(fields: dict[str, Tensor], name: str, parameter: nn.Parameter, path
     fields = {field: value for field, value in fields.items() if field != _ROWS}
     if table is None and stored is None:
         return fields
-    rows = None if table is None else table.rows.cpu()
-    if rows is not None and stored is None:  # all rows, as format 2 has them
+    if table is None:  # updates that are shared have whole tables
+        whole = {field: value for field, value in fields.items() if value.dim()}
+        made = {field: value.new_zeros(parameter.shape).index_copy_(0, stored, value) for field, value in whole.items()}
+        return {**fields, **made}
+    rows = table.rows.cpu()
+    if stored is None:  # all rows, as format 2 and shared updates have them
         others = torch.ones(len(parameter), dtype=torch.bool).index_fill_(0, rows, False)
         whole = {field: value for field, value in fields.items() if value.shape == parameter.shape}
         if not any(bool(value[others].any()) for value in whole.values()):
             return {field: value[rows] if field in whole else value for field, value in fields.items()}
-    elif rows is not None and stored is not None and torch.equal(rows, stored):
+    elif torch.equal(rows, stored):
         return fields
     raise IntegrityError(
         f"the checkpoint holds moments of other rows of {name} than those that can move now",

@@ -20,6 +20,7 @@ from vla_rl.policy.prompt import Observation
 from vla_rl.rl.anchor import Anchor
 from vla_rl.rl.lessons import BatchLimits, micro_batches
 from vla_rl.rl.loss import KL_ESTIMATORS
+from vla_rl.rl.ranks import ALONE, Ranks
 from vla_rl.rollout.records import EpisodeSpec, Row
 from vla_rl.seeds import stream
 
@@ -110,10 +111,12 @@ def kl_cost_cm(
 
 
 @torch.no_grad()
-def log_probabilities(policy: Any, rows: Sequence[Row], *, temperature: float, limits: BatchLimits) -> list[Tensor]:
+def log_probabilities(
+    policy: Any, rows: Sequence[Row], *, temperature: float, limits: BatchLimits, ranks: Ranks = ALONE
+) -> list[Tensor]:
     """Log-probabilities float32 [T] of each row's tokens under the policy's present weights, on the CPU, in order."""
     found = []
-    for part in micro_batches([len(row.bins) for row in rows], limits, policy.prompt.length):
+    for part in ranks.rounds(micro_batches([len(row.bins) for row in rows], limits, policy.prompt.length)):
         batch = rows[part]
         observations = [Observation(row.frames, row.state_deg) for row in batch]
         scores = score_rows(policy, observations, [row.bins for row in batch], temperature)

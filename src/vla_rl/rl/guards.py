@@ -17,7 +17,7 @@ from vla_rl.errors import StoppedRun
 from vla_rl.rl.advantage import Advantages
 from vla_rl.rl.drift import Drift
 from vla_rl.rl.summary import Terms, wave_facts
-from vla_rl.rl.update import UpdateResult
+from vla_rl.rl.updated import UpdateResult
 from vla_rl.rl.wires import (
     ARMED,
     OFF,

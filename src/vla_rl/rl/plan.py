@@ -82,7 +82,11 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Counters:
-    """What a run has used so far; part of every checkpoint, so that a resume does not forget."""
+    """What a run has used so far; part of every checkpoint, so that a resume does not forget.
+
+    `device_s` are seconds that the run has held its device, `more_device_s` those of further devices beside it, added
+    up.
+    """
 
     updates_applied: int = 0
     episodes: int = 0
@@ -90,6 +94,7 @@ class Counters:
     predicts: int = 0
     tokens: int = 0
     device_s: float = 0.0
+    more_device_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from vla_rl.policy.rowgradients import leaf_of
 from vla_rl.policy.sampler import REFERENCE
 from vla_rl.rl.device import GIB
 from vla_rl.rl.lessons import BatchLimits, Lesson
+from vla_rl.rl.ranks import ALONE, Ranks
 from vla_rl.rl.settings import UpdateSettings
 from vla_rl.rl.snapshot import Snapshot
 from vla_rl.rl.surfaces import NamedParameters
@@ -84,6 +85,7 @@ def dry_update(
     settings: UpdateSettings,
     temperature: float,
     observation: Observation,
+    ranks: Ranks = ALONE,
 ) -> int:
     """Forward, backward and optimiser step on the longest possible row, then put the weights back.
 
@@ -103,15 +105,17 @@ def dry_update(
         rows = limits.rows if str(policy.device).startswith("cuda") else 1
         anchored = [torch.from_numpy(row.logp)] * rows if settings.objective.kl_beta else None
         lessons, tokens, fixed = [Lesson(row, 1.0, 1.0)] * rows, float(rows * len(row.bins)), Fixed(None, anchored)
-        return accumulate_gradient(policy, lessons, tokens, replace(settings, limits=limits), temperature, fixed)
+        within = replace(settings, limits=limits)
+        return accumulate_gradient(policy, lessons, tokens, within, temperature, fixed, ranks=ranks)
 
-    sums, _ = in_memory(one_pass, optimizer, settings.limits, settings.limits)
+    sums, _ = in_memory(one_pass, optimizer, settings.limits, settings.limits, again=ranks.alone)
+    sums, whole = ranks.total(sums), ranks.whole
     gradients = {name: leaf_of(parameter).grad for name, parameter in parameters}
-    broken = [name for name, grad in gradients.items() if grad is not None and not bool(torch.isfinite(grad).all())]
+    broken = [n for n, grad in gradients.items() if grad is not None and not bool(whole(torch.isfinite(grad).all()))]
     if broken or not np.isfinite(sums.loss):
         raise StoppedRun(
             "a dry update on the longest possible row gives a loss or gradient that is not finite",
-            where=broken[0] if broken else "loss",
+            where=broken[0] if np.isfinite(sums.loss) else "loss",
             remedy="check the checkpoint's weights and the temperature; nothing has been trained yet",
         )
     optimizer.step()

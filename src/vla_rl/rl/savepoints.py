@@ -9,13 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vla_rl.config.schema import CheckpointConfig
 from vla_rl.rl import checkpoint as ckpt
 from vla_rl.rl import guards, rundir
+from vla_rl.rl.learner import Learner
 from vla_rl.rl.rundir import RunDir
-from vla_rl.rl.surfaces import NamedParameters
 from vla_rl.rollout import store
 from vla_rl.rollout.jsonl import read_jsonl
 
@@ -37,7 +35,7 @@ class SavePoints:
 
     Args:
         run_dir: where they lie, beside the waves of the steps under way.
-        parameters, optimizer: what is saved and restored.
+        learner: has what is saved and restored.
         settings: cadence, and what is kept.
 
     Attributes:
@@ -48,12 +46,11 @@ class SavePoints:
     def __init__(
         self,
         run_dir: RunDir,
-        parameters: NamedParameters,
-        optimizer: torch.optim.Optimizer,
+        learner: Learner,
         settings: CheckpointConfig,
         steps: int,
     ) -> None:
-        self._run_dir, self._parameters, self._optimizer, self._steps = run_dir, parameters, optimizer, steps
+        self._run_dir, self._learner, self._steps = run_dir, learner, steps
         self._every, self.keep, self._keep_rows = settings.every, settings.keep, settings.keep_rows
         self.waves = steps if self._keep_rows else self._every
         self.digest: str | None = None
@@ -69,7 +66,8 @@ class SavePoints:
         done = loaded.step if loaded else 0
         self._run_dir.rewind(done)
         if loaded:
-            ckpt.restore(loaded, self._parameters, self._optimizer)
+            ckpt.restore(loaded, self._learner.parameters, self._learner.optimizer)
+            self._learner.spread()
             if all(row["step"] != done for row in self._run_dir.rows(rundir.TRAIN)):
                 self._run_dir.append(rundir.TRAIN, [loaded.state["row"]])
         self._clean_up(done)
@@ -83,9 +81,12 @@ class SavePoints:
             state: what has to come along, JSON-able; `policy_digest` among it.
             keep_wave: leave the rows of this step where they are.
         """
+        learner = self._learner
+        learner.gather()
         path = ckpt.save_checkpoint(
-            self._run_dir.checkpoints, step, self._parameters, self._optimizer, {**state, "row": row}
+            self._run_dir.checkpoints, step, learner.parameters, learner.optimizer, {**state, "row": row}
         )
+        learner.saved()
         self._clean_up(step, keep_last=keep_wave)
         self.digest = state["policy_digest"]
         return path

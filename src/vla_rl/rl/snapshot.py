@@ -1,7 +1,8 @@
 """Weights of the moment, with or without the optimiser's moments, to go back to.
 
 Copies lie in the host's memory, so that an accelerator holds one network. A copy takes the network's place for a while
-by changing places with it, a piece at a time: no third set of weights is held, neither here nor there.
+by changing places with it, a piece at a time: no third set of weights is held, neither here nor there. Of a tensor that
+is shared by several processes each copies its own part.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Weights:
     def put_back(self) -> None:
         """Restore them bit for bit."""
         for (_, parameter), value in zip(self._parameters, self.values, strict=True):
-            parameter.copy_(value)
+            _own(parameter).copy_(value)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -41,7 +42,7 @@ class Weights:
         exchanged: list[tuple[Tensor, Tensor]] = []
         try:
             for (_, parameter), value in zip(self._parameters, self.values, strict=True):
-                for pair in zip(_pieces(parameter.detach()), _pieces(value), strict=True):
+                for pair in zip(_pieces(_own(parameter.detach())), _pieces(value), strict=True):
                     _exchange(*pair)
                     exchanged.append(pair)
             yield
@@ -71,7 +72,9 @@ class Snapshot:
         for leaf, moments in zip(self._leaves, self._moments, strict=True):
             state = self._optimizer.state.pop(leaf, {})
             if moments:
-                self._optimizer.state[leaf] = {f: state[f].copy_(v) for f, v in moments.items()}
+                for field, value in moments.items():
+                    _own(state[field]).copy_(value)
+                self._optimizer.state[leaf] = state
 
 
 @torch.no_grad()
@@ -86,4 +89,9 @@ def _pieces(whole: Tensor) -> tuple[Tensor, ...]:
 
 
 def _copied(value: Tensor) -> Tensor:
-    return value.detach().to("cpu", copy=True)
+    return _own(value.detach()).to("cpu", copy=True)
+
+
+def _own(value: Tensor) -> Tensor:
+    """This process's part, in place."""
+    return getattr(value, "to_local", lambda: value)()

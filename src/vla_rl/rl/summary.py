@@ -15,7 +15,7 @@ from typing import Any
 from vla_rl.rl.advantage import DROPPED, Advantages, success_share
 from vla_rl.rl.credit import lone_replans
 from vla_rl.rl.drift import Drift
-from vla_rl.rl.update import UpdateResult, no_update
+from vla_rl.rl.updated import UpdateResult, no_update
 from vla_rl.rl.wires import WaveFacts
 from vla_rl.rollout.records import Episode, decode_counts, facts
 from vla_rl.rollout.wave import Wave

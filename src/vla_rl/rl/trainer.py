@@ -53,6 +53,7 @@ from vla_rl.rl.drift import Drift, measure, sample_rows
 from vla_rl.rl.endings import Endings
 from vla_rl.rl.gates import GateResult, Gates
 from vla_rl.rl.guards import Guards
+from vla_rl.rl.learner import Learner
 from vla_rl.rl.loss import TokenLoss, grpo_loss
 from vla_rl.rl.plan import Counters, Geometry, Outcome
 from vla_rl.rl.pricing import KlCost, Pricing
@@ -63,11 +64,10 @@ from vla_rl.rl.rowchecks import check_first
 from vla_rl.rl.rundir import RunDir
 from vla_rl.rl.savepoints import SavePoints, refuse_ended
 from vla_rl.rl.settings import UpdateSettings
-from vla_rl.rl.snapshot import Snapshot
 from vla_rl.rl.summary import Evaluation, Terms, episode_rows, mixed_groups_frac, train_row
 from vla_rl.rl.surfaces import Surface
 from vla_rl.rl.trained import check_recorded
-from vla_rl.rl.update import UpdateResult, build_optimizer, grpo_update, no_update
+from vla_rl.rl.updated import UpdateResult, no_update
 from vla_rl.rl.waves import Stage, StoppedWave
 from vla_rl.rl.wires import Firing
 from vla_rl.rollout.events import Event, OnEvent, PredictRound, ignore
@@ -101,6 +101,7 @@ class GrpoTrainer:
         guards: tripwires and budget; None for those of the defaults.
         gates: gates before the first wave; None for none but the preflight.
         demonstrations: rows that an update (from 1) learns from instead of a wave; None: waves are played.
+        learner: makes what computes the updates; called with the arguments of `Learner`.
         max_wall_s: stop at the next safe point after this time: between two rounds of a wave, whose finished episodes
             the next launch takes from disk, or between micro-batches of an update, which is then repeated. None for no
             limit.
@@ -133,6 +134,7 @@ class GrpoTrainer:
         guards: Guards | None = None,
         gates: Gates | None = None,
         demonstrations: RowsOf | None = None,
+        learner: Callable[..., Learner] = Learner,
         max_wall_s: float | None = None,
         on_event: OnEvent = ignore,
     ) -> None:
@@ -145,7 +147,10 @@ class GrpoTrainer:
         preflight.check_sampling(policy, sampler, steps)
         preflight.set_passes(policy, optim)
         self.parameters = surface.trainable(policy)
-        self.optimizer = build_optimizer(self.parameters, optim, surface)
+        self.learner = learner(
+            policy=policy, parameters=self.parameters, surface=surface, optim=optim, settings=self.settings
+        )
+        self.optimizer = self.learner.optimizer
         self.kl_rows, self.trust_region = loss.kl_rows, loss.trust_region
         self.anchor = Anchor.of(policy, self.parameters) if loss.kl_rows or loss.kl_beta else None
         self.promise = Promise(policy, self.parameters, surface)
@@ -154,7 +159,8 @@ class GrpoTrainer:
         self.guards.check(kl_rows=loss.kl_rows, ratio_moves=self.settings.ratio_moves)
         self.gates = gates or Gates(GatesConfig())
         self.account = Account(str(policy.device))
-        self.save_points = SavePoints(run_dir, self.parameters, self.optimizer, checkpoint, steps)
+        self.account.gpus = self.learner.gpus
+        self.save_points = SavePoints(run_dir, self.learner, checkpoint, steps)
         self.pulse = Pulse(run_dir, steps, self.account)
         self.endings = Endings(
             policy, run_dir, self.save_points, self.guards, self.account, self.pulse, lambda event: self.on_event(event)
@@ -201,7 +207,7 @@ class GrpoTrainer:
             except StoppedWave as stopped:
                 raise self.endings.stopped_in_wave(step, stopped) from stopped
             except _OutOfTime:
-                self.optimizer.zero_grad(set_to_none=True)
+                self.learner.forget()
                 return self.endings.end(step - 1, finished=False)
         if self._out_of_time():
             return self.endings.end(self.steps, finished=False)
@@ -241,21 +247,17 @@ class GrpoTrainer:
         try:
             result, drift = self._move(step, wave, advantages)
         except torch.OutOfMemoryError as error:
-            self.optimizer.zero_grad(set_to_none=True)
+            self.learner.forget()
             raise self.endings.out_of_memory(f"the update of step {step}") from error
         return result, drift, time.perf_counter() - started
 
     def _move(self, step: int, wave: Wave, advantages: Advantages) -> tuple[UpdateResult, Drift | None]:
         limit = self.trust_region
-        before = Snapshot(self.parameters, self.optimizer) if limit is not None else None
+        before = self.learner.snapshot() if limit is not None else None
         self.save_points.digest = None
-        result = grpo_update(
-            policy=self.policy,
-            parameters=self.parameters,
-            optimizer=self.optimizer,
-            rows=wave.rows,
-            advantages=self.stage.taught(wave, advantages),
-            settings=self.settings,
+        result = self.learner.update(
+            wave.rows,
+            self.stage.taught(wave, advantages),
             temperature=self.stage.temperature,
             step=step,
             anchor=self.anchor,
@@ -344,11 +346,9 @@ class GrpoTrainer:
             rows=rows, checkpoints=self.save_points.keep + 1,
         )  # fmt: skip
         try:
-            tokens = preflight.dry_update(
-                self.policy, self.parameters, self.optimizer, self.settings, self.stage.temperature, observation
-            )
+            tokens = self.learner.dry_update(self.stage.temperature, observation)
         except torch.OutOfMemoryError as error:
-            self.optimizer.zero_grad(set_to_none=True)
+            self.learner.forget()
             raise self.endings.out_of_memory("an update on the longest possible rows") from error
         measured = {"longest_row_tokens": tokens, "disk_needed_gib": needed / GIB}
         self.run_dir.record_gate(GateResult("preflight", True, measured, {}).row())

@@ -2,7 +2,7 @@
 
 In: a policy, its trainable parameters and optimiser, replay rows, the advantage of each episode. Out: changed weights
 and an `UpdateResult`. Left out: which rows teach (`lessons`), the loss itself (`loss`), how far the update went
-(`drift`).
+(`drift`), processes that share the passes (`ranks`).
 
 Shapes: R rows of a micro-batch, T tokens.
 """
@@ -28,9 +28,11 @@ from vla_rl.rl.drift import log_probabilities
 from vla_rl.rl.hostmoments import HOST, HostAdamW
 from vla_rl.rl.lessons import BatchLimits, Lesson, micro_batches, select_lessons
 from vla_rl.rl.loss import LossInputs, RatioStats
+from vla_rl.rl.ranks import ALONE, Ranks
 from vla_rl.rl.rowchecks import check_rows
 from vla_rl.rl.settings import RECORDED, UpdateSettings
 from vla_rl.rl.surfaces import NamedParameters, Surface
+from vla_rl.rl.updated import UpdateResult, no_update
 from vla_rl.rollout.records import EpisodeSpec, Row
 
 
@@ -38,63 +40,37 @@ def _silent(done: int, total: int) -> None:
     pass
 
 
-@dataclass(frozen=True)
-class UpdateResult:
-    """What an update did.
-
-    Attributes:
-        rows, tokens: how many went through a gradient pass.
-        loss: value of the objective in the last pass (0 on-policy with centred advantages, while the gradient is not);
-            None without rows.
-        loss_finite: False where a loss was no number.
-        finite: False where a loss or gradient was no number, in any pass; the wire `non_finite` judges it.
-        grad_norm: total norm before clipping, of the last pass; None without rows or when the loss was not finite.
-        step_skipped: the optimiser did not step in some pass: nothing to learn from, or a loss or gradient that was not
-            finite.
-        ratios: `mean_ratio`, `min_ratio`, `max_ratio`, `clip_fraction`, `approx_kl` of the last pass.
-        rollout_gap: largest |trainer - sampler| log-probability over the tokens used, in the first pass.
-        anchor_k3: mean k3 estimate of KL(live || anchor) over those tokens, before the update; None without a KL term.
-        entropy: mean entropy a token in nats, under the grammar mask and temperature, in the first pass.
-        chosen_nll: mean over rows of the row's mean sampled -log-probability at rollout time.
-        rolled_back: the update went too far and was undone.
-        optimizer_steps: how often the weights were moved; fewer than the passes if some were skipped.
-        oom_retries: gradient passes that ran out of memory and were repeated in halved micro-batches; 0 or 1.
-    """
-
-    rows: int
-    tokens: int
-    loss: float | None
-    loss_finite: bool
-    finite: bool
-    grad_norm: float | None
-    step_skipped: bool
-    ratios: dict[str, float | None]
-    rollout_gap: float | None
-    anchor_k3: float | None
-    entropy: float | None
-    chosen_nll: float | None
-    optimizer_steps: int
-    rolled_back: bool = False
-    oom_retries: int = 0
-
-    @property
-    def moved(self) -> bool:
-        """Whether the weights are others than before."""
-        return self.optimizer_steps > 0 and not self.rolled_back
-
-
-def no_update() -> UpdateResult:
-    """The result of a step that has no update."""
-    return UpdateResult(0, 0, None, True, True, None, True, RatioStats().summary(), None, None, None, None, 0)
-
-
 @dataclass
-class _Sums:
+class Sums:
+    """What a pass adds up; passes of several processes add up with `+`. The gap is the largest."""
+
     stats: RatioStats = RatioStats()
     loss: float = 0.0
     gap: float = 0.0
     entropy: float = 0.0
     anchor_k3: float | None = None
+
+    def __add__(self, other: Sums) -> Sums:
+        k3 = [value for value in (self.anchor_k3, other.anchor_k3) if value is not None]
+        return Sums(
+            self.stats + other.stats,
+            self.loss + other.loss,
+            max(self.gap, other.gap),
+            self.entropy + other.entropy,
+            sum(k3) if k3 else None,
+        )
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What all gradient passes of an update came to: sums of the first and the last, the last norm (not a number if
+    there is none), how often the weights were moved, and whether micro-batches had to be halved."""
+
+    first: Sums
+    last: Sums
+    norm: float
+    steps: int
+    halved: bool
 
 
 @dataclass(frozen=True)
@@ -145,6 +121,7 @@ def grpo_update(
     step: int,
     anchor: Anchor | None = None,
     progress: Callable[[int, int], None] = _silent,
+    passes: Callable[..., Passes] | None = None,
 ) -> UpdateResult:
     """`epochs` times: accumulate the gradient of the whole wave, clip it and step once.
 
@@ -155,6 +132,7 @@ def grpo_update(
         anchor: needed if the objective has a KL term.
         progress: told how many rows of how many have gone through, over all passes; may raise to stop the update while
             the first pass is under way, before any weight has moved.
+        passes: what computes the passes in place of `gradient_passes`, with the same arguments.
 
     Raises:
         IntegrityError: a stored legal mask differs from the one recomputed, or a stored log-probability is not finite.
@@ -167,19 +145,66 @@ def grpo_update(
     if not lessons:
         return no_update()
     check_rows(policy, [lesson.row for lesson in lessons])
+    done = (passes or gradient_passes)(
+        policy=policy, parameters=parameters, optimizer=optimizer, lessons=lessons, divisor=divisor, settings=settings,
+        temperature=temperature, step=step, anchor=anchor, progress=progress,
+    )  # fmt: skip
+    first, sums = done.first, done.last
+    count, finite = sums.stats.tokens, math.isfinite(sums.loss)
+    return UpdateResult(
+        rows=len(lessons),
+        tokens=count,
+        loss=sums.loss if finite else None,
+        loss_finite=finite,
+        finite=done.steps == settings.epochs,
+        grad_norm=done.norm if math.isfinite(done.norm) else None,
+        step_skipped=done.steps < settings.epochs,
+        ratios=sums.stats.summary(),
+        rollout_gap=first.gap if first.stats.tokens else None,
+        anchor_k3=_a_token(first.anchor_k3, first.stats.tokens),
+        entropy=_a_token(first.entropy, first.stats.tokens),
+        chosen_nll=float(np.mean([-lesson.row.logp.astype(np.float64).mean() for lesson in lessons])),
+        optimizer_steps=done.steps,
+        oom_retries=int(done.halved),
+    )
+
+
+def gradient_passes(
+    *,
+    policy: Any,
+    parameters: NamedParameters,
+    optimizer: torch.optim.Optimizer,
+    lessons: Sequence[Lesson],
+    divisor: float,
+    settings: UpdateSettings,
+    temperature: float,
+    step: int,
+    anchor: Anchor | None,
+    progress: Callable[[int, int], None] = _silent,
+    ranks: Ranks = ALONE,
+) -> Passes:
+    """All passes over the lessons of this process, with an optimiser step after each.
+
+    Args:
+        divisor: of the loss; of the whole wave, whoever has its lessons.
+        ranks: the processes that have the others.
+    """
     fixed, tensors, limits = Fixed(None, None), [leaf_of(p) for _, p in parameters], settings.limits
-    first, sums, norm, steps = _Sums(), _Sums(), math.nan, 0
+    first, sums, norm, steps = Sums(), Sums(), math.nan, 0
     for epoch in range(settings.epochs):
         told = _over_passes(progress, epoch, settings.epochs)
 
         def one_pass(limits: BatchLimits, epoch: int = epoch, held: Fixed = fixed, told: Any = told) -> Any:
             within = replace(settings, limits=limits)
-            held = held if epoch else _fixed(policy, lessons, within, temperature, anchor)
-            return held, accumulate_gradient(policy, lessons, divisor, within, temperature, held, told)
+            held = held if epoch else _fixed(policy, lessons, within, temperature, anchor, ranks)
+            return held, accumulate_gradient(policy, lessons, divisor, within, temperature, held, told, ranks)
 
-        (fixed, sums), limits = in_memory(one_pass, optimizer, limits, settings.limits)
+        (fixed, sums), limits = in_memory(one_pass, optimizer, limits, settings.limits, again=ranks.alone)
+        sums = ranks.total(sums)
         finite = math.isfinite(sums.loss)
-        norm = float(torch.nn.utils.clip_grad_norm_(tensors, settings.grad_clip, foreach=False)) if finite else math.nan
+        norm = math.nan
+        if finite:
+            norm = float(ranks.whole(torch.nn.utils.clip_grad_norm_(tensors, settings.grad_clip, foreach=False)))
         first = sums if epoch == 0 else first
         if math.isfinite(norm):
             for group in optimizer.param_groups:
@@ -189,37 +214,29 @@ def grpo_update(
         optimizer.zero_grad(set_to_none=True)
         if not finite:
             break
-    count, finite = sums.stats.tokens, math.isfinite(sums.loss)
-    return UpdateResult(
-        rows=len(lessons),
-        tokens=count,
-        loss=sums.loss if finite else None,
-        loss_finite=finite,
-        finite=steps == settings.epochs,
-        grad_norm=norm if math.isfinite(norm) else None,
-        step_skipped=steps < settings.epochs,
-        ratios=sums.stats.summary(),
-        rollout_gap=first.gap if first.stats.tokens else None,
-        anchor_k3=_a_token(first.anchor_k3, first.stats.tokens),
-        entropy=_a_token(first.entropy, first.stats.tokens),
-        chosen_nll=float(np.mean([-lesson.row.logp.astype(np.float64).mean() for lesson in lessons])),
-        optimizer_steps=steps,
-        oom_retries=int(limits != settings.limits),
-    )
+    return Passes(first, sums, norm, steps, limits != settings.limits)
 
 
 def in_memory(
-    one_pass: Callable[[BatchLimits], Any], optimizer: torch.optim.Optimizer, limits: BatchLimits, most: BatchLimits
+    one_pass: Callable[[BatchLimits], Any],
+    optimizer: torch.optim.Optimizer,
+    limits: BatchLimits,
+    most: BatchLimits,
+    *,
+    again: bool = True,
 ) -> tuple[Any, BatchLimits]:
     """What a pass returns, and the limits that it took: `limits`, or if it runs out of memory half of `most`, once.
 
+    Args:
+        again: whether it may be tried again.
+
     Raises:
-        torch.OutOfMemoryError: there is nothing left to halve.
+        torch.OutOfMemoryError: there is nothing left to halve, or it may not be tried.
     """
     try:
         return one_pass(limits), limits
     except torch.OutOfMemoryError:
-        if limits != most or most.rows == 1:
+        if limits != most or most.rows == 1 or not again:
             raise
     # Only here, behind the handler, is nothing of the failed pass referred to any more.
     optimizer.zero_grad(set_to_none=True)
@@ -236,10 +253,11 @@ def accumulate_gradient(
     temperature: float,
     fixed: Fixed,
     progress: Callable[[int, int], None] = _silent,
-) -> _Sums:
+    ranks: Ranks = ALONE,
+) -> Sums:
     """Backward through every micro-batch; gradients add up in the leaves' `.grad`. Stops at a non-finite loss."""
-    sums = _Sums()
-    for part in micro_batches([len(lesson.row.bins) for lesson in lessons], settings.limits, policy.prompt.length):
+    sums, lengths = Sums(), [len(lesson.row.bins) for lesson in lessons]
+    for part in ranks.rounds(micro_batches(lengths, settings.limits, policy.prompt.length)):
         batch = lessons[part]
         scores = score_rows(
             policy,
@@ -251,9 +269,9 @@ def accumulate_gradient(
         inputs = _inputs(batch, scores, sampled_RT, divisor, settings, fixed, part)
         outputs = settings.token_loss(inputs, settings.objective)
         sums.loss += float(outputs.loss.detach())
-        if not math.isfinite(sums.loss):
-            return sums
         outputs.loss.backward()
+        if not ranks.go_on(math.isfinite(sums.loss)):
+            return sums
         mask_RT = scores.mask_RT
         sums.stats += outputs.stats
         sums.gap = max(sums.gap, float((scores.logp_RT.detach() - sampled_RT)[mask_RT].abs().max()))
@@ -265,13 +283,18 @@ def accumulate_gradient(
 
 
 def _fixed(
-    policy: Any, lessons: Sequence[Lesson], settings: UpdateSettings, temperature: float, anchor: Anchor | None
+    policy: Any,
+    lessons: Sequence[Lesson],
+    settings: UpdateSettings,
+    temperature: float,
+    anchor: Anchor | None,
+    ranks: Ranks,
 ) -> Fixed:
     """Passes without gradient, in the very micro-batches of the gradient passes, so that rounding is the same."""
 
     def scored() -> list[Tensor]:
         rows = [lesson.row for lesson in lessons]
-        return log_probabilities(policy, rows, temperature=temperature, limits=settings.limits)
+        return log_probabilities(policy, rows, temperature=temperature, limits=settings.limits, ranks=ranks)
 
     old = anchored = None
     if settings.old_logp == RECORDED:

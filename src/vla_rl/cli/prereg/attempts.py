@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from vla_rl.cli.distributed import processes
 from vla_rl.cli.options import Options
 from vla_rl.config.keys import check_values
 from vla_rl.config.reader import ConfigReader
@@ -44,14 +45,14 @@ def run_attempt(folder: Folder, request: Request, options: Options, view: Progre
             raise refused(folder.id, request, found)
         number, run = _next(folder, loaded, request)
         reader = _reader(folder, loaded, request, run)
-        on_gpu = runs_on_gpu(reader.tree["run"]["device"])
-        folder.write("launched", _launched(folder, request, number, run, on_gpu), effective=loaded.effective)
+        gpus = processes() * runs_on_gpu(reader.tree["run"]["device"])
+        folder.write("launched", _launched(folder, request, number, run, gpus), effective=loaded.effective)
     started = time.monotonic()
     how, code, why, watched = "failed", 1, "a crash", None
     try:
         from vla_rl.cli.train import train
 
-        watched = _watch(folder, loaded, request, run, reader, on_gpu)
+        watched = _watch(folder, loaded, request, run, reader, gpus)
         outcome, _ = train(reader, options, view, _registered(loaded, request, number))
         how, code, why = ("finished" if outcome.finished else "paused"), EXIT_OK, outcome.reason
         return EXIT_OK
@@ -72,7 +73,7 @@ def run_attempt(folder: Folder, request: Request, options: Options, view: Progre
         raise
     finally:
         wall_h = (time.monotonic() - started) / 3600
-        _end(folder, number, run, how=how, code=code, why=why, wall_h=wall_h, on_gpu=on_gpu)
+        _end(folder, number, run, how=how, code=code, why=why, wall_h=wall_h, gpus=gpus)
         if watched is not None:
             watch.close(watched, exit_code=code, how=f"{how}: {why}", where=watched_in(folder))
         if how == "finished":
@@ -84,17 +85,15 @@ def watched_in(folder: Folder) -> Path:
     return root_of(folder) / watch.WATCH
 
 
-def _watch(
-    folder: Folder, loaded: Loaded, request: Request, run: Path, reader: ConfigReader, on_gpu: bool
-) -> watch.Entry:
+def _watch(folder: Folder, loaded: Loaded, request: Request, run: Path, reader: ConfigReader, gpus: int) -> watch.Entry:
     """Put the run on the list, with its limits: whoever looks sees how near they are."""
     limits, wanted = reader.tree["budget"], loaded.registration.watch
     gates = watch.WatchGates(
-        gpu_h_max=limits["gpu_h"] if on_gpu else None, wall_h_max=limits["wall_h"], vram_max_gib=wanted.vram_max_gib,
+        gpu_h_max=limits["gpu_h"] if gpus else None, wall_h_max=limits["wall_h"], vram_max_gib=wanted.vram_max_gib,
         probe=wanted.probe, stale_s=wanted.stale_s,
     )  # fmt: skip
     return watch.open(
-        run, gates=gates, cadence_s=wanted.cadence_s, gpus=1 if on_gpu else 0, registration=folder.id,
+        run, gates=gates, cadence_s=wanted.cadence_s, gpus=gpus, registration=folder.id,
         rung=request.rung, arm=request.arm, where=watched_in(folder),
     )  # fmt: skip
 
@@ -121,7 +120,7 @@ def record_end(folder: Folder, loaded: Loaded, attempt: Attempt, *, how: str, wh
     run = root_of(folder) / attempt.data["run"]
     _end_locked(
         folder, loaded, attempt.number, run, how=how, code=None, why=why, wall_h=wall_h,
-        on_gpu=attempt.data["on_gpu"],
+        gpus=attempt.data.get("gpus", int(attempt.data["on_gpu"])),
     )  # fmt: skip
     if listed := watch.find(run, watched_in(folder)):
         watch.close(listed, exit_code=None, how=f"{how}: {why}", where=watched_in(folder))
@@ -178,7 +177,7 @@ def _limits(loaded: Loaded, budget: Mapping[str, Any], run: Path, folder: Folder
     return limits
 
 
-def _launched(folder: Folder, request: Request, number: int, run: Path, on_gpu: bool) -> dict[str, Any]:
+def _launched(folder: Folder, request: Request, number: int, run: Path, gpus: int) -> dict[str, Any]:
     return {
         "attempt": number,
         "rung": request.rung,
@@ -188,7 +187,8 @@ def _launched(folder: Folder, request: Request, number: int, run: Path, on_gpu: 
         "exploratory": request.exploratory,
         "set": dict(request.set),
         "process": Process.own().body(),
-        "on_gpu": on_gpu,
+        "on_gpu": gpus > 0,
+        "gpus": gpus,
     }
 
 
@@ -221,7 +221,7 @@ def _end(folder: Folder, number: int, run: Path, **ended: Any) -> None:
 
 def _end_locked(
     folder: Folder, loaded: Loaded, number: int, run: Path, *, how: str, code: int | None, why: str, wall_h: float,
-    on_gpu: bool,
+    gpus: int,
 ) -> None:  # fmt: skip
     attempt = loaded.state.attempts[number - 1]
     wires = _fired(run)
@@ -230,7 +230,7 @@ def _end_locked(
         folder.write(event, {"attempt": number, "wires": wires, "why": why}, effective=loaded.effective)
     data = {
         "attempt": number, "how": how, "exit_code": code, "why": why, "wall_h": round(wall_h, 6),
-        "gpu_h": round(wall_h, 6) if on_gpu else 0.0, "files": digests(run), **arrived(run),
+        "gpu_h": round(gpus * wall_h, 6), "files": digests(run), **arrived(run),
     }  # fmt: skip
     folder.write("attempt_ended", data, effective=loaded.effective)
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from vla_rl.cli.distributed import help_out, is_helper, refuse_torchrun
 from vla_rl.cli.options import Options, print_json
 from vla_rl.cli.prereg.attempts import bury, run_attempt
 from vla_rl.cli.prereg.common import assignments, folder, parser
@@ -36,7 +37,11 @@ EXAMPLES = (
 
 def launch(argv: Sequence[str]) -> int:
     """Launch, or say everything that stands against it."""
+    if is_helper():
+        return help_out()
     args = _parser().parse_args(list(argv))
+    if args.detach:
+        refuse_torchrun("a detached launch is a process of its own")
     target = folder(args.id)
     sets = assignments(args.set, "--set")
     with target.ledger.locked():

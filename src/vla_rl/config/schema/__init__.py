@@ -44,6 +44,7 @@ from vla_rl.config.schema.learning import (
 from vla_rl.config.schema.runs import (
     CheckpointConfig,
     DemosJobConfig,
+    DistributedConfig,
     EvalConfig,
     EvalJobConfig,
     ExperienceConfig,
@@ -63,6 +64,7 @@ __all__ = [
     "DemosConfig",
     "DemosJobConfig",
     "DemosRoot",
+    "DistributedConfig",
     "EvalConfig",
     "EvalJobConfig",
     "EvalRoot",
@@ -132,6 +134,7 @@ class TrainRoot:
     tripwires: TripwiresConfig = field(default_factory=TripwiresConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     gates: GatesConfig = field(default_factory=GatesConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
     logger: Any = MISSING
     plugins: list[str] = key([], "packages besides vla_rl from which components may be built")
 

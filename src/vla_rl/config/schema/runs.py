@@ -239,6 +239,19 @@ class ParityConfig:
 
 
 @dataclass
+class DistributedConfig:
+    update: str = key(
+        "none",
+        "who computes an update: none (the process of the run) or fsdp2 (all processes that torchrun has started, with "
+        "a share of the weights each)",
+        choices=("none", "fsdp2"),
+    )
+    timeout_s: float = key(
+        600.0, "seconds that a process waits for the others inside an update before it gives up", above=0
+    )
+
+
+@dataclass
 class CheckpointConfig:
     every: int = key(1, "updates between checkpoints", at_least=1, unit="updates")
     keep: int = key(2, "newest checkpoints that are kept", at_least=1)
