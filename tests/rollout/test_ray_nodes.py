@@ -15,7 +15,7 @@ from flaky_world import spec
 from scripted import Scripted, fingerprint
 
 from vla_rl.errors import RolloutError
-from vla_rl.rollout import handle
+from vla_rl.rollout import ray_worker
 from vla_rl.rollout.events import EpisodeRestarted, PredictRound, WorkerReplaced
 from vla_rl.rollout.pool import SerialPool
 from vla_rl.rollout.ray_pool import RayPool
@@ -26,16 +26,13 @@ ray = pytest.importorskip("ray", reason="the nodes are Ray's; pip install 'vla-r
 pytestmark = pytest.mark.slow
 PLUGINS = ("flaky_world",)
 SPECS = [EpisodeSpec(300 + i // 2, i % 2) for i in range(12)]
-# A node that says nothing for about two seconds is lost; Ray's own patience is some fifteen.
-QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 500,
-         "health_check_failure_threshold": 3}  # fmt: skip
 
 
 @pytest.fixture
 def cluster():
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": QUICK}
+    head = {"num_cpus": 0, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     yield cluster
     cluster.shutdown()
@@ -115,7 +112,7 @@ def test_a_node_that_vanishes_changes_no_episode_and_one_that_joins_takes_its_wo
 
 
 def test_when_no_node_is_left_the_wave_ends_by_name_after_bounded_tries(cluster, monkeypatch):
-    monkeypatch.setattr(handle, "START_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(ray_worker, "PLACE_TIMEOUT_S", 3.0)
     node = cluster.add_node(num_cpus=1)
     with pool_on(cluster, 1) as pool:
         with pytest.raises(RolloutError, match="lost 3 times.*found no node with room for 1 CPU within 3 s") as caught:

@@ -24,6 +24,7 @@ from vla_rl.sim.backend import VARIABLE
 from vla_rl.sim.canary import WORKER_VARIABLES
 
 SEEK_EVERY_S = 1.0
+PLACE_TIMEOUT_S = 60.0  # while no node has room
 _PLAYS = ("python", "mujoco", "numpy", "gymnasium", "so101-nexus")  # packages that an episode's physics depends on
 
 
@@ -133,7 +134,7 @@ class RayWorker(Worker):
     def receive(self, timeout_s: float) -> tuple[Any, ...]:
         deadline, ray = time.monotonic() + timeout_s, self._start.ray
         while True:
-            self._await_place(deadline, timeout_s)
+            self._await_place()
             try:
                 message = ray.get(self._pending, timeout=max(0.0, deadline - time.monotonic()))
                 break
@@ -165,10 +166,11 @@ class RayWorker(Worker):
         self.kill()  # there is nothing that an idle actor would have to finish
         self._leave_node()
 
-    def _await_place(self, deadline: float, timeout_s: float) -> None:
+    def _await_place(self) -> None:
+        deadline = time.monotonic() + PLACE_TIMEOUT_S
         while not self.placed():
             if self._ended or time.monotonic() > deadline:
-                raise Lost(f"found no node with room for {self._start.placer.wanted()} within {timeout_s:g} s")
+                raise Lost(f"found no node with room for {self._start.placer.wanted()} within {PLACE_TIMEOUT_S:g} s")
             time.sleep(SEEK_EVERY_S)
 
     def _leave_node(self, *, gone: bool = False) -> None:
