@@ -65,7 +65,7 @@ def training(registration: Registration, seen: Sequence[Opened]) -> list[Curve]:
     there is no mean, and each is a curve of its own."""
     runs: dict[tuple[str, str], Run] = {}
     for each in seen:
-        if each.evidence.kind == "series" and (waves := _waves(each.evidence.rows)):
+        if each.evidence.kind == "series" and (waves := waves_of(each.evidence.rows)):
             key = each.rung, each.evidence.arm or ""
             if key not in runs or len(runs[key][1]) < len(waves):  # the same run may be registered up to two steps
                 runs[key] = each, waves
@@ -125,7 +125,7 @@ def figure(curves: Sequence[Curve], evaluations: Sequence[HeldOut], id: str) -> 
 
 
 # ------------------------------------------------------------------------------------------------------------- the data
-def _waves(rows: Sequence[Mapping[str, Any]]) -> list[Wave]:
+def waves_of(rows: Sequence[Mapping[str, Any]]) -> list[Wave]:
     """(step, successes, episodes) of the rows that tell all three."""
     told = [(row["step"], row.get("successes"), row.get("episodes")) for row in rows]
     return [(step, k, n) for step, k, n in told if type(k) is int and type(n) is int and 0 <= k <= n and n > 0]
