@@ -1,7 +1,7 @@
 """`vla-rl report`: a training run or a registration as one HTML file; also as Markdown, CSV and figures for a paper.
 
-In: a run's directory or a registration's id. Out: files. Nothing is changed in what is reported: a registration's report
-goes to `outputs/prereg/ID/`, not among its own files. What is sealed stays sealed.
+In: a run's directory or a registration's id. Out: files. Nothing is changed in what is reported: the report of a
+registration goes to `outputs/prereg/ID/`, not among its own files. What is sealed stays sealed.
 """
 
 from __future__ import annotations
@@ -44,11 +44,22 @@ def run(argv: Sequence[str]) -> int:
         EXAMPLES,
     )
     parser.add_argument("what", metavar="RUN|ID", help="directory of a training run, or id of a registration")
-    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help=f"default: {NAME} in the directory of the run, or in outputs/prereg/ID")  # fmt: skip
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="FILE",
+        help=f"default: {NAME} in the directory of the run, or in outputs/prereg/ID",
+    )  # fmt: skip
     parser.add_argument("--md", action="store_true", help="also as Markdown, beside it")
-    parser.add_argument("--csv", action="store_true", help="also every table and the numbers of every chart as CSV, in a directory beside it")  # fmt: skip
-    parser.add_argument("--figures", metavar="FORMATS", help="also every chart as pdf, png or pdf,png for a paper, in a directory beside it (needs matplotlib)")  # fmt: skip
-    parser.add_argument("--videos", metavar="SEEDS", help="of a run of its own: play base and trained policy on these held-out seeds and show them side by side")  # fmt: skip
+    parser.add_argument(
+        "--csv", action="store_true", help="also every table and every chart's numbers, in a directory beside it"
+    )
+    parser.add_argument(
+        "--figures", metavar="FORMATS",
+        help="also every chart as pdf, png or pdf,png for a paper, in a directory beside it (needs matplotlib)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--videos", metavar="SEEDS",
+        help="of a run of its own: play base and trained policy on these held-out seeds, and show them side by side",
+    )  # fmt: skip
     options = parser.parse_args(list(argv))
     formats = _formats(options.figures)
     page, default, sealed = _page(options.what, options.videos)
@@ -151,8 +162,12 @@ def _of_run(directory: Path, videos: str | None) -> tuple[Page, Path, list[str]]
         from vla_rl.cli.runfilms import play
 
         play(data, videos)
-    shown = [] if data.hidden else films((path, _caption(path)) for path in beside(directory / "videos"))
-    return run_page(data, _deltas(data), shown), directory / NAME, [f"evaluation after {s} updates" for s in data.hidden]
+    shown = [] if data.seal.why else films((path, _caption(path)) for path in beside(directory / "videos"))
+    return (
+        run_page(data, _deltas(data), shown),
+        directory / NAME,
+        [f"evaluation after {s} updates" for s in data.hidden],
+    )
 
 
 def _caption(path: Path) -> str:
@@ -206,7 +221,9 @@ def _write(page: Page, out: Path, *, md: bool, csv: bool, formats: Sequence[str]
     if formats:
         from vla_rl.report.page.paper import draw_all
 
-        wanted |= {out.with_name(f"{out.stem}-figures") / n: data for n, data in draw_all(page.charts(), formats).items()}
+        wanted |= {
+            out.with_name(f"{out.stem}-figures") / n: data for n, data in draw_all(page.charts(), formats).items()
+        }
     try:
         for path, data in wanted.items():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -78,7 +78,9 @@ def _by_reads(loaded: Loaded, registered: Mapping[str, Any], seeds: str | None) 
     pending = [m for m in concerning if not _opened(m, ours, looked)]
     if arm in known and not pending:
         return Seal()
-    opened = {step for m in concerning if _opened(m, ours, looked) and (step := _step(m, loaded, registered)) is not None}
+    opened = {
+        step for m in concerning if _opened(m, ours, looked) and (step := _step(m, loaded, registered)) is not None
+    }
     names = ", ".join(m.id for m in pending) or "its arm is not registered any more"
     return Seal(f"not read yet: {names}", frozenset(opened))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from vla_rl.report.page.plots import Plot
+from vla_rl.report.page.plots import Forest, Plot, Stages
 
 Cell = str | int | float | bool | None
 Tone = Literal["plain", "good", "bad", "open", "warning"]
@@ -38,6 +38,11 @@ class Facts:
     """Names with their values, in words."""
 
     pairs: Sequence[tuple[str, str]]
+
+    @property
+    def long(self) -> bool:
+        """Whether a value is a sentence, so that pairs do not fit side by side."""
+        return any(len(value) > 70 for _, value in self.pairs)
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,11 @@ class Chart:
     table: Table
     note: str = ""
     wide: bool = False
+
+    @property
+    def titled(self) -> bool:
+        """Whether the picture has a title of its own."""
+        return isinstance(self.plot, Forest | Stages)
 
 
 @dataclass(frozen=True)
@@ -174,6 +184,16 @@ class Page:
             elif isinstance(block, Charts):
                 found += [chart.table for chart in block.charts]
         return found
+
+
+def gathered(sections: Sequence[Section]) -> list[Section]:
+    """The sections, those that only say why they are empty made into one, where the first of them was."""
+    empty = [s for s in sections if s.blocks and all(isinstance(b, Text) and b.tone == "open" for b in s.blocks)]
+    if len(empty) < 2:
+        return list(sections)
+    lines = [f"{s.title}: {' '.join(b.text for b in s.blocks if isinstance(b, Text))}" for s in empty]
+    one = Section("not-told", "What is not told", [Points(lines)])
+    return [one if s is empty[0] else s for s in sections if s is empty[0] or s not in empty]
 
 
 def shown(value: Cell) -> str:

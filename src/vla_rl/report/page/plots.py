@@ -6,12 +6,25 @@ it holds a row of scenes. Left out: the figures of a paper, which `paper` draws 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from vla_rl.report import funnel, intervals
 from vla_rl.report.svg import (
-    CHAR_PX, COLOURS, FAINT, INK, Panel, Svg, colour, fitted, marker, short, spanned, ticks,
+    CHAR_PX,
+    COLOURS,
+    FAINT,
+    GRID,
+    INK,
+    Panel,
+    Svg,
+    colour,
+    fitted,
+    marker,
+    short,
+    spanned,
+    ticks,
 )  # fmt: skip
 
 WIDTH, WIDE, LEFT, RIGHT, HIGH, BELOW, LEGEND_ROW = 420.0, 880.0, 52.0, 14.0, 210.0, 42.0, 17.0
@@ -48,6 +61,7 @@ class Lines:
         y_range: None: what the values span.
         x_names: names of x = 0, 1, …; empty: x is a number.
         level: a line across, e.g. where nothing changes.
+        y_log: values lie by their logarithm; those that are not above 0 are left out.
     """
 
     title: str
@@ -57,6 +71,7 @@ class Lines:
     y_range: tuple[float, float] | None = None
     x_names: Sequence[str] = ()
     level: float | None = None
+    y_log: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,13 +157,11 @@ def thinned(columns: Sequence[tuple[float, Sequence[float]]]) -> list[tuple[floa
     ]
 
 
-# ---------------------------------------------------------------------------------------------------------- the pictures
+# --------------------------------------------------------------------------------------------------------- the pictures
 Box = tuple[float, float, float, float]
 
 
-def _open(
-    plot: Lines | Stack | Pairs, legend: Sequence[tuple[str, int]] = (), width: float = WIDTH
-) -> tuple[Svg, Box]:
+def _open(plot: Lines | Stack | Pairs, legend: Sequence[tuple[str, int]] = (), width: float = WIDTH) -> tuple[Svg, Box]:
     """A picture with its legend and the name of its y axis on top, and the box of the panel."""
     rows: list[list[tuple[float, str, int]]] = [[]] if legend else []
     x = 8.0
@@ -172,25 +185,28 @@ def _open(
 
 
 def _lines(plot: Lines) -> bytes:
-    legend = [(s.label, s.ink) for s in plot.series] if len(plot.series) > 1 else []
-    svg, box = _open(plot, legend)
+    drawn = [_logarithms(s) for s in plot.series] if plot.y_log else list(plot.series)
+    svg, box = _open(plot, [(s.label, s.ink) for s in plot.series] if len(plot.series) > 1 else [])
     xs = [x for s in plot.series for x, _ in s.points]
     x_range = (-0.5, len(plot.x_names) - 0.5) if plot.x_names else spanned(xs, share=0.03)
+    y_range = plot.y_range or spanned(_reach(drawn, plot.level))
     panel = Panel.draw(
-        svg, box, x_range, plot.y_range or spanned(_reach(plot)), x_label=plot.x_label,
+        svg, box, x_range, y_range, x_label=plot.x_label, y_ticks=() if plot.y_log else None,
         x_ticks=list(enumerate(plot.x_names)) if plot.x_names else whole_ticks(xs, x_range),
     )  # fmt: skip
+    if plot.y_log:
+        _powers(svg, panel, box, y_range)
     if plot.level is not None:
         at = panel.y(plot.level)
         svg.line([(box[0], at), (box[2], at)], FAINT, dash="4 3", cls="level")
-    middle = (len(plot.series) - 1) / 2
-    for i, s in enumerate(plot.series):
-        shift = (i - middle) * DODGE_PX if s.bars else 0.0
-        _one_line(svg, panel, s, shift)
+    middle = (len(drawn) - 1) / 2
+    for i, (s, told) in enumerate(zip(drawn, plot.series, strict=True)):
+        _one_line(svg, panel, s, (i - middle) * DODGE_PX if s.bars else 0.0, dict(told.points), alone=len(drawn) == 1)
     return svg.bytes()
 
 
-def _one_line(svg: Svg, panel: Panel, s: Series, shift: float) -> None:
+def _one_line(svg: Svg, panel: Panel, s: Series, shift: float, told: Mapping[float, float], *, alone: bool) -> None:
+    """Band, intervals, line, marks; `told`: the values as they are written, which may not be those that are drawn."""
     ink = colour(s.ink)
     if s.band:
         upper = [(panel.x(x), panel.y(high)) for x, _, high in s.band]
@@ -203,9 +219,25 @@ def _one_line(svg: Svg, panel: Panel, s: Series, shift: float) -> None:
     places = [(panel.x(x) + shift, panel.y(y)) for x, y in s.points]
     if s.joined and len(places) > 1:
         svg.line(places, ink, width=2.0, cls="curve", tip=s.label)
+        if alone and not s.bars:
+            return
     every = max(1, len(places) // MARKS) if s.joined and not s.bars else 1
-    for (x, y), at in list(zip(s.points, places, strict=True))[::every]:
-        svg.mark(at, marker(s.ink), ink, size=3.2 if every > 1 else 4.0, cls="point", tip=f"{s.label}: {y:.4g} at {x:g}")
+    for (x, _), at in list(zip(s.points, places, strict=True))[::every]:
+        tip = f"{s.label}: {told[x]:.4g} at {x:g}"
+        svg.mark(at, marker(s.ink), ink, size=3.2 if every > 1 else 4.4, cls="point", tip=tip)
+
+
+def _logarithms(s: Series) -> Series:
+    return replace(s, points=[(x, math.log10(y)) for x, y in s.points if y > 0], band=(), bars=())
+
+
+def _powers(svg: Svg, panel: Panel, box: Box, y_range: tuple[float, float]) -> None:
+    """Lines across at powers of ten; of a range that holds none, at its ends."""
+    whole = [value for value in ticks(*y_range) if value == round(value)]
+    for value in whole or y_range:
+        at = panel.y(value)
+        svg.line([(box[0], at), (box[2], at)], GRID, width=0.7)
+        svg.text(box[0] - 6, at + 4, f"{10**value:.3g}", anchor="end", fill=FAINT, cls="y-tick")
 
 
 def _stack(plot: Stack) -> bytes:
@@ -249,9 +281,7 @@ def _pairs(plot: Pairs) -> bytes:
 
 def _words(pair: Pair) -> str:
     ends = {None: "", True: " (success)", False: " (no success)"}
-    return (
-        f"seed {pair.seed}: {pair.before:.2f}{ends[pair.solved_before]} to {pair.after:.2f}{ends[pair.solved_after]}"
-    )
+    return f"seed {pair.seed}: {pair.before:.2f}{ends[pair.solved_before]} to {pair.after:.2f}{ends[pair.solved_after]}"
 
 
 def whole_ticks(xs: Sequence[float], x_range: tuple[float, float]) -> list[tuple[float, str]] | None:
@@ -261,10 +291,10 @@ def whole_ticks(xs: Sequence[float], x_range: tuple[float, float]) -> list[tuple
     return [(value, short(value)) for value in ticks(*x_range) if abs(value - round(value)) < 1e-9]
 
 
-def _reach(plot: Lines) -> list[float]:
-    found = [y for s in plot.series for _, y in s.points]
-    found += [end for s in plot.series for _, *ends in (*s.band, *s.bars) for end in ends]
-    return found if plot.level is None else [*found, plot.level]
+def _reach(series: Sequence[Series], level: float | None) -> list[float]:
+    found = [y for s in series for _, y in s.points]
+    found += [end for s in series for _, *ends in (*s.band, *s.bars) for end in ends]
+    return found if level is None else [*found, level]
 
 
 def _told(plot: Lines | Stack | Pairs) -> str:
@@ -288,4 +318,3 @@ def _of_line(plot: Lines, s: Series) -> str:
     (x0, y0), (x1, y1) = s.points[0], s.points[-1]
     last = "" if len(s.points) == 1 else f", {y1:.4g} at {plot.x_label} {x1:g}"
     return f"{s.label}: {y0:.4g} at {plot.x_label} {x0:g}{last}"
-

@@ -1,7 +1,7 @@
 """What is on record of a registration: claim, gates, attempts and cost, amendments, configuration, ledger.
 
-In: a registration as it stands. Out: blocks of a page. The ledger tells what happened and when; outcomes that are sealed
-are not in it.
+In: a registration as it stands. Out: blocks of a page. The ledger tells what happened and when; outcomes that are
+sealed are not in it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ from vla_rl.report.page.run import delta_table, words
 def claim(loaded: Loaded) -> Iterator[Block]:
     """What was said before anything ran."""
     registration, told = loaded.registration, loaded.registration.claim
-    yield Text(registration.summary.strip(), quoted=True)
+    for paragraph in registration.summary.strip().split("\n\n"):
+        yield Text(" ".join(paragraph.split()), quoted=True)
     effect = "not stated" if told.smallest_effect is None else f"{told.smallest_effect:g}"
     yield Facts([
         ("hypothesis", told.hypothesis), ("direction", str(told.direction)), ("smallest effect", effect),
         ("unit", told.unit), ("population", told.population), ("head", told.head), ("protocol", told.protocol),
         ("look", told.look), ("seen beforehand", told.data_seen),
     ])  # fmt: skip
+
+
+def ending(loaded: Loaded) -> Iterator[Block]:
+    """How it ended, and what was found to be wrong since; nothing if neither."""
     now = loaded.state
     if now.closing:
         yield Text(f"{now.closing['event']}" + (f": {now.closing['reason']}" if "reason" in now.closing else ""))
@@ -57,12 +62,27 @@ def gates(loaded: Loaded) -> Iterator[Block]:
 def attempts(loaded: Loaded) -> Iterator[Block]:
     """Every launch with its end and its cost."""
     registration, pool = loaded.registration, account(loaded.registration, loaded.state)
-    yield Facts([(unit, f"{pool.spent[unit]:.4g} of {limit:.4g} spent, reads included") for unit, limit in pool.limit.items()])
+    yield Facts(
+        [(unit, f"{pool.spent[unit]:.4g} of {limit:.4g} spent, reads included") for unit, limit in pool.limit.items()]
+    )
     rows: list[list[Cell]] = []
     for a in loaded.state.attempts:
         end = a.end or {"how": "not ended", "why": ""}
-        kind = ", ".join(name for name, holds in (("exploratory", a.exploratory), ("other software", bool(a.elsewhere))) if holds)
-        rows.append([a.number, a.rung, label_of(registration, a.arm), kind, str(end["how"]), str(end["why"] or ""), a.hours, a.place])
+        kind = ", ".join(
+            name for name, holds in (("exploratory", a.exploratory), ("other software", bool(a.elsewhere))) if holds
+        )
+        rows.append(
+            [
+                a.number,
+                a.rung,
+                label_of(registration, a.arm),
+                kind,
+                str(end["how"]),
+                str(end["why"] or ""),
+                a.hours,
+                a.place,
+            ]
+        )
     if rows:
         yield Table("attempts", ["attempt", "rung", "arm", "kind", "end", "why", "hours", "run"], rows)
     else:
@@ -76,7 +96,9 @@ def amendments(loaded: Loaded) -> Iterator[Block]:
         yield Text("None.")
     for each in made:
         effects = ", ".join(each.effects) or "none"
-        yield Text(f"{each.number}. {each.kind}, {each.created_utc} (seen: {each.data_seen}; made exploratory: {effects})")
+        yield Text(
+            f"{each.number}. {each.kind}, {each.created_utc} (seen: {each.data_seen}; made exploratory: {effects})"
+        )
         yield Text(each.reason, quoted=True)
         yield delta_table(f"amendment-{each.number}", each.operations(), f"Amendment {each.number}")
 
@@ -100,10 +122,15 @@ def ledger(loaded: Loaded) -> Iterator[Block]:
     rows: list[list[Cell]] = [
         [e.seq + 1, e.utc, e.event, EVENTS.get(e.event, ""), _told(e), e.hash[:12]] for e in loaded.entries
     ]
-    yield Table("ledger", ["line", "time", "event", "what happened", "of what", "hash"], rows, "The ledger", folded=True)
+    yield Table(
+        "ledger", ["line", "time", "event", "what happened", "of what", "hash"], rows, "The ledger", folded=True
+    )
     head = loaded.entries[-1]
     yield Facts([("lines", str(len(rows))), ("head", f"{head.seq + 1}:{head.hash}")])
-    yield Text("Whoever notes the head elsewhere can show later that nothing before it was changed: vla-rl prereg verify ID --head LINE:HASH")
+    yield Text(
+        "Whoever notes the head elsewhere can show later that nothing before it was changed: "
+        "vla-rl prereg verify ID --head LINE:HASH"
+    )
 
 
 def _told(entry: Entry) -> str:

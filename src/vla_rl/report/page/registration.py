@@ -16,15 +16,26 @@ from vla_rl.report import curves, funnel, intervals
 from vla_rl.report.opened import Found, Opened, opened
 from vla_rl.report.page import outcomes, record, steps
 from vla_rl.report.page.model import (
-    Block, Cell, Chart, Charts, Film, Films, Headline, Page, Section, Table, Text, Tone,
+    Block,
+    Cell,
+    Chart,
+    Charts,
+    Film,
+    Films,
+    Headline,
+    Page,
+    Section,
+    Table,
+    Text,
+    Tone,
+    gathered,
 )  # fmt: skip
 from vla_rl.report.page.outcomes import Compared, Side, compared
 from vla_rl.report.page.plots import Forest, Lines, Series, Stages
 from vla_rl.report.tables import change
-from vla_rl.stats.intervals import clopper_pearson
 
 TONES: dict[str, Tone] = {"SUPPORTED": "good", "REFUTED": "bad", "INCONCLUSIVE": "open", "INVALID": "warning"}
-MOST_PAIRED = 6  # arms whose scenes are drawn one by one; the table has all
+MOST_PAIRED = 4  # arms whose scenes are drawn one by one; the table has all
 
 
 def registration_page(loaded: Loaded, found: Found, films: Sequence[Film] = ()) -> Page:
@@ -51,9 +62,12 @@ def registration_page(loaded: Loaded, found: Found, films: Sequence[Film] = ()) 
         Section("config", "Configuration", list(record.config(loaded))),
         Section("ledger", "Ledger", list(record.ledger(loaded))),
     ]
+    if ending := list(record.ending(loaded)):
+        parts.insert(2, Section("end", "End and errata", ending))
     last = loaded.entries[-1]
-    subtitle = f"{meta.author}; frozen {loaded.entries[0].utc}, {loaded.state.name} at {last.utc}; line {last.seq + 1} of the ledger, {last.hash[:16]}"
-    return Page(f"{meta.id}: {meta.title}", "registration", subtitle, _headline(loaded), parts)
+    frozen, now = loaded.entries[0].utc, f"{loaded.state.name} at {last.utc}"
+    subtitle = f"{meta.author}; frozen {frozen}, {now}; line {last.seq + 1} of the ledger, {last.hash[:16]}"
+    return Page(f"{meta.id}: {meta.title}", "registration", subtitle, _headline(loaded), gathered(parts))
 
 
 def _headline(loaded: Loaded) -> Headline:
@@ -80,15 +94,22 @@ def _reads(loaded: Loaded, seen: Sequence[Opened]) -> Iterator[Block]:
         role += ", never pooled" if read.never_pool else ""
         outcome = Outcome.from_record(told["outcome"]) if told else None
         given = told is not None and any(name in loaded.state.handed_in for name in told["evidence"])
-        line = "not read: sealed" if outcome is None else outcome.line() + (" (handed in, not played here)" if given else "")
+        line = (
+            "not read: sealed"
+            if outcome is None
+            else outcome.line() + (" (handed in, not played here)" if given else "")
+        )
         rows.append([read.id, role, outcome.status if outcome else "–", read.question, line])
     known = intervals.rows(loaded, seen)
     if known:
         title = "Reads with their intervals"
         recorded = sum(read.id in loaded.state.reads for read in loaded.registration.reads)
         table = Table("intervals", ["read", "role", "status", "unit", "estimate", "low", "high", "level", "n", "line"],
-                      [[r.read, r.role, r.status, r.unit, r.estimate, r.low, r.high, r.level, r.n, r.line] for r in known])  # fmt: skip
-        yield Charts([Chart("intervals", title, Forest(title, loaded.registration.id, known, recorded), table, wide=True)])
+                      [[r.read, r.role, r.status, r.unit, r.estimate, r.low, r.high, r.level, r.n, r.line]
+                       for r in known])  # fmt: skip
+        yield Charts(
+            [Chart("intervals", title, Forest(title, loaded.registration.id, known, recorded), table, wide=True)]
+        )
     yield Table("reads", ["read", "role", "status", "question", "outcome"], rows)
     yield from record.gates(loaded)
 
@@ -125,7 +146,9 @@ def _learning(loaded: Loaded, seen: Sequence[Opened]) -> Iterator[Block]:
             "A band, where there is one: lowest to highest of the training seeds."
         )
         plot = Lines("Success of training waves", "step", "success, %", series, (0.0, 100.0))
-        charts.append(Chart("training-success", plot.title, plot, steps.merged("training-success", "step", series), note))
+        charts.append(
+            Chart("training-success", plot.title, plot, steps.merged("training-success", "step", series), note)
+        )
     for i, panel in enumerate(panels):
         charts.append(_held_out(f"held-out-{i + 1}", panel, names))
     yield from _series(charts, "No learning curve was opened.")
@@ -134,10 +157,11 @@ def _learning(loaded: Loaded, seen: Sequence[Opened]) -> Iterator[Block]:
 def _held_out(name: str, panel: curves.HeldOut, names: Sequence[str]) -> Chart:
     series, rows = [], []
     for label, points in panel.lines.items():
-        ends = {step: clopper_pearson(k, n) for step, k, n in points}
-        bars = [(step, 100 * ends[step][0], 100 * ends[step][1]) for step, _, _ in points]
+        bars = [outcomes.interval_at(step, k, n) for step, k, n in points]
         series.append(Series(label, [(s, 100 * k / n) for s, k, n in points], bars=bars, ink=names.index(label)))
-        rows += [[label, step, k, n, *(round(100 * end, 2) for end in ends[step])] for step, k, n in points]
+        rows += [
+            [label, *point, round(low, 2), round(high, 2)] for point, (_, low, high) in zip(points, bars, strict=True)
+        ]
     table = Table(name, ["policy", "updates", "successes", "scenes", "low, %", "high, %"], rows)
     plot = Lines("Held-out success", "updates", "success, %", series, (0.0, 100.0))
     note = f"{panel.scenes}; bars: Clopper-Pearson, 95 %. Points at one step lie side by side."
@@ -184,7 +208,10 @@ def _scenes(paired: Sequence[Compared]) -> Iterator[Block]:
     ]  # fmt: skip
     heads = ["trained policy", "before", "after", "won", "lost", "success [95 %]", "reward [95 %]"]
     yield Table("paired", heads, rows, "Each trained policy against the base on the same scenes")
-    yield Text("Intervals are over scenes, policy by policy, and not corrected for looking at several. The registered reads decide.")
+    yield Text(
+        "Intervals are over scenes, policy by policy, and not corrected for looking at several. "
+        "The registered reads decide."
+    )
     charts = []
     for i, each in enumerate(paired[:MOST_PAIRED]):
         charts += outcomes.pairs(f"scenes-{i + 1}", each, each.after.label)
@@ -200,7 +227,8 @@ def _funnel(seen: Sequence[Opened], id: str) -> Iterator[Block]:
         yield Text("No evaluation was opened that tells it.", "open")
         return
     table = Table("funnel", ["evaluation", "policy", "episodes", "excluded", *funnel.STAGES],
-                  [[r.evaluation, r.policy, r.n, r.excluded, *(None if p is None else p[0] for p in r.counts)] for r in rows])  # fmt: skip
+                  [[r.evaluation, r.policy, r.n, r.excluded, *(None if p is None else p[0] for p in r.counts)]
+                   for r in rows])  # fmt: skip
     title = "Funnel of the evaluations"
     yield Charts([Chart("funnel", title, Stages(title, id, rows), table, wide=True)])
 
@@ -213,15 +241,18 @@ def _by_side(charts: Sequence[Chart]) -> Iterator[Block]:
     yield Text("The base and the first policies of the table above.")
 
 
-def _series(charts: Sequence[Chart], why: str = "No series of a training run was opened that tells it.") -> Iterator[Block]:
+def _series(
+    charts: Sequence[Chart], why: str = "No series of a training run was opened that tells it."
+) -> Iterator[Block]:
     yield Charts(charts) if charts else Text(why, "open")
 
 
 def _films(loaded: Loaded, films: Sequence[Film]) -> Iterator[Block]:
     if films:
-        yield Text("The same seeds before and after. A film shows, it proves nothing: it was played by the software and on the machine of that moment.")
+        yield Text(
+            "The same seeds before and after. A film shows, it proves nothing: it was played by the software and on "
+            "the machine of that moment."
+        )
         yield Films(films)
     else:
         yield Text(f"None. They are made by: vla-rl prereg report {loaded.registration.id} --videos SEEDS", "open")
-
-

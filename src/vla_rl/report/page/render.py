@@ -22,6 +22,7 @@ from vla_rl.report.svg import COLOURS, FAINT, GRID, INK, PAPER
 
 MOST_ROWS, MOST_TEXT = 250, 120_000  # of a table and of a listing; a page has to open on a phone
 MIMES = ("image/gif", "image/png", "image/webp", "video/mp4")
+PROSE = 48  # letters of a cell beyond which a phone shows a row as a paragraph
 # A colour of the light charts -> that of the dark page; bars of the funnel lie on the last one.
 DARK = dict(
     zip(
@@ -48,7 +49,10 @@ def _template() -> jinja2.Template:
     environment.filters |= {"shown": shown, "kind": lambda block: type(block).__name__, "svg": _svg, "uri": _uri,
                             "words": lambda name: str(name).replace("-", " ")}  # fmt: skip
     environment.globals |= {"most_rows": MOST_ROWS, "most_text": MOST_TEXT}
-    environment.tests["number"] = lambda cell: isinstance(cell, int | float) and not isinstance(cell, bool)
+    environment.tests |= {
+        "number": lambda cell: isinstance(cell, int | float) and not isinstance(cell, bool),
+        "prose": lambda table: any(isinstance(cell, str) and len(cell) > PROSE for row in table.rows for cell in row),
+    }
     return environment.get_template("page.html.j2")
 
 

@@ -16,7 +16,21 @@ from vla_rl.prereg.delta import Op, write_path
 from vla_rl.report import funnel
 from vla_rl.report.page import outcomes, steps
 from vla_rl.report.page.model import (
-    Block, Cell, Chart, Charts, Code, Facts, Film, Films, Headline, Page, Points, Section, Table, Text,
+    Block,
+    Cell,
+    Chart,
+    Charts,
+    Code,
+    Facts,
+    Film,
+    Films,
+    Headline,
+    Page,
+    Points,
+    Section,
+    Table,
+    Text,
+    gathered,
 )  # fmt: skip
 from vla_rl.report.page.outcomes import Compared, Side, compared
 from vla_rl.report.page.plots import Lines, Series, Stages
@@ -52,7 +66,8 @@ def run_page(data: RunData, deltas: Sequence[Op] | str, films: Sequence[Film] = 
         Section("config", "Configuration", list(_config(data, deltas))),
         Section("provenance", "Where it was made", list(_provenance(data))),
     ]
-    return Page(name, "training run", str(data.directory), _headline(data, sides, first_last), parts)
+    name = f"{name}: {data.directory.resolve().name}"
+    return Page(name, "training run", str(data.directory), _headline(data, sides, first_last), gathered(parts))
 
 
 def sides_of(data: RunData) -> list[Side]:
@@ -76,8 +91,8 @@ def _headline(data: RunData, sides: Sequence[Side], told: Compared | str | None)
     if data.registered:
         more.append(_belonging(data))
     if isinstance(told, Compared):
-        more.append(f"{told.read['won']} scenes were won and {told.read['lost']} lost. Brackets: 95 %, paired by scene.")
-        return Headline(told.sentence, more=[*more, ONE_SEED, NO_VERDICT])
+        won = f"{told.read['won']} scenes were won and {told.read['lost']} lost. Brackets: 95 %, paired by scene."
+        return Headline(told.sentence, more=[won, ONE_SEED, *more, NO_VERDICT])
     if isinstance(told, str):
         return Headline(f"The evaluations cannot be compared: {told}.", tone="open", more=more)
     if data.evaluations:
@@ -156,7 +171,9 @@ def _learning(data: RunData) -> Iterator[Block]:
     if data.evaluations:
         yield _evaluations(data)
     if data.hidden:
-        yield Text(f"Sealed: the evaluations after {', '.join(map(str, data.hidden))} updates ({data.seal.why}).", "open")
+        yield Text(
+            f"Sealed: the evaluations after {', '.join(map(str, data.hidden))} updates ({data.seal.why}).", "open"
+        )
 
 
 def _held_out(data: RunData) -> list[Chart]:
@@ -165,13 +182,15 @@ def _held_out(data: RunData) -> list[Chart]:
         return []
     told = [(row["step"], row["successes"], row["trials"]) for row in rows]
     points = [(step, 100 * k / n) for step, k, n in told]
-    bars = [(step, *(100 * end for end in clopper_pearson(k, n))) for step, k, n in told]
+    bars = [outcomes.interval_at(step, k, n) for step, k, n in told]
     title = "Held-out success"
     plot = Lines(title, "updates", "success, %", [Series("held out", points, bars=bars)], (0.0, 100.0))
-    table = Table("held-out-success", ["updates", "successes", "episodes", "low", "high"],
-                  [[step, k, n, *(round(end, 2) for end in bar[1:])] for (step, k, n), bar in zip(told, bars, strict=True)])  # fmt: skip
+    ends = [(round(low, 2), round(high, 2)) for _, low, high in bars]
+    table = Table("held-out-success", ["updates", "successes", "episodes", "low, %", "high, %"],
+                  [[*point, *end] for point, end in zip(told, ends, strict=True)])  # fmt: skip
     tests = {TEST_NAMES.get(str(row.get("success_test")), "") for row in rows} - {""}
-    note = f"Share of {rows[0]['trials']} held-out scenes{f', {tests.pop()}' if len(tests) == 1 else ''}; bars: Clopper-Pearson, 95 %."
+    test = f", {tests.pop()}" if len(tests) == 1 else ""
+    note = f"Share of {rows[0]['trials']} held-out scenes{test}; bars: Clopper-Pearson, 95 %."
     return [Chart("held-out-success", title, plot, table, note)]
 
 
@@ -206,7 +225,8 @@ def _funnel(data: RunData) -> Iterator[Block]:
         yield Text(_no_evaluation(data), "open")
         return
     table = Table("funnel", ["evaluation", "episodes", *funnel.STAGES],
-                  [[row.policy, row.n, *(None if pair is None else pair[0] for pair in row.counts)] for row in rows])  # fmt: skip
+                  [[row.policy, row.n, *(None if pair is None else pair[0] for pair in row.counts)]
+                   for row in rows])  # fmt: skip
     title = "Funnel of the held-out evaluations"
     yield Charts([Chart("funnel", title, Stages(title, "Held out", rows), table, wide=True)])
 

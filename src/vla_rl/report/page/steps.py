@@ -47,14 +47,22 @@ def learning(runs: Runs) -> list[Chart]:
             Chart(
                 "training-success", "Success of training waves",
                 Lines("Success of training waves", "step", "success, %", series, (0.0, 100.0)), _waves_table(waves),
-                f"Share of {low if low == high else f'{low} to {high}'} sampled episodes a wave that succeeded. Line: "
-                f"mean over the last {MEAN_OVER} waves (over all where there were fewer); band: lowest and highest of them.",
+                f"Share of {low if low == high else f'{low} to {high}'} sampled episodes a wave that succeeded. "
+                f"Line: mean over the last {MEAN_OVER} waves (over all where there were fewer); band: lowest and "
+                "highest of them.",
             )
         )  # fmt: skip
-    charts += keys(
-        "reward", "Reward of training waves", "mean reward, cm", runs, {"reward_mean": "reward"},
-        "Mean over the episodes of a wave, by the reward that the run trains on.",
-    )  # fmt: skip
+    means = {label: found for label, rows in runs.items() if (found := values(rows, "reward_mean"))}
+    if means:
+        title, note = "Reward of training waves", (
+            "Mean over the episodes of a wave, by the reward that the run trains on. "
+            f"Line: mean over the last {MEAN_OVER} waves; band: lowest and highest of them."
+        )  # fmt: skip
+        plot = Lines(
+            title, STEP, "mean reward, cm", [_windowed(label, f, i) for i, (label, f) in enumerate(means.items())]
+        )
+        table = merged("reward", STEP, [Series(label or "reward", found) for label, found in means.items()])
+        charts.append(Chart("reward", title, plot, table, note))
     return charts
 
 
@@ -78,12 +86,15 @@ def drift(runs: Runs) -> list[Chart]:
         *_ratio(runs),
         *keys("kl", "KL", "nats a token", runs,
               {"anchor_kl": "from step 0", "update_kl": "from before the update", "approx_kl": "inside the update"},
-              "k3 estimates: of the updated policy from that of step 0, from the one that sampled, and inside the update."),
+              "k3 estimates: from the policy of step 0, from the one that sampled, and inside the update.",
+              log=True),
         *keys("clip", "Clipped tokens", "share", runs, {"clip_fraction": "clipped"},
               "Tokens whose ratio lies outside of the clip range."),
-        *keys("nll", "Surprise and entropy", "nats a token", runs, {"chosen_nll": "chosen tokens", "entropy": "entropy"},
+        *keys("nll", "Surprise and entropy", "nats a token", runs,
+              {"chosen_nll": "chosen tokens", "entropy": "entropy"},
               "Negative log-probability of the sampled tokens before the update, and entropy under the mask."),
-        *keys("gradient", "Gradient", "norm", runs, {"grad_norm": "gradient"}, "Norm before clipping."),
+        *keys("gradient", "Gradient", "norm", runs, {"grad_norm": "gradient"}, "Norm before clipping.",
+              log=True),
     ]  # fmt: skip
 
 
@@ -96,12 +107,16 @@ def time(rows: Rows) -> list[Chart]:
         thinned = f" Bars are means over {-(-len(rows) // MOST_COLUMNS)} steps." if len(rows) > MOST_COLUMNS else ""
         table = Table("time", [STEP, *(f"{label}, s" for label in parts.values())],
                       [[step, *told] for step, told in columns])  # fmt: skip
-        note = "Seconds of each step by what they were spent on; the first evaluation counts to the first step." + thinned
+        note = (
+            "Seconds of each step by what they were spent on; the first evaluation counts to the first step." + thinned
+        )
         plot = Stack("Time of each step", STEP, "seconds", list(parts.values()), columns)
         charts.append(Chart("time", "Time of each step", plot, table, note))
-    charts += keys("memory", "Memory of the device", "GiB", {"": rows}, {"vram_gib": "peak"}, "Peak so far, as torch has it.")
-    charts += keys("speed", "Speed of the simulator", "ticks a second", {"": rows}, {"env_steps_per_s": "ticks a second"},
-                   "Ticks of all episodes of a wave over its time.")  # fmt: skip
+    charts += keys(
+        "memory", "Memory of the device", "GiB", {"": rows}, {"vram_gib": "peak"}, "Peak so far, as torch has it."
+    )
+    charts += keys("speed", "Speed of the simulator", "ticks a second", {"": rows},
+                   {"env_steps_per_s": "ticks a second"}, "Ticks of all episodes of a wave over its time.")  # fmt: skip
     return charts
 
 
@@ -112,7 +127,8 @@ def time_table(rows: Rows) -> Table | None:
         return None
     return Table(
         "time-in-all", ["", "seconds", "share"],
-        [*([label, round(s, 1), f"{100 * s / whole:.0f} %"] for label, s in sums.items()), ["all", round(whole, 1), ""]],
+        [*([label, round(s, 1), f"{100 * s / whole:.0f} %"] for label, s in sums.items()),
+         ["all", round(whole, 1), ""]],
     )  # fmt: skip
 
 
@@ -142,9 +158,13 @@ def terms(episodes: Rows) -> list[Chart]:
 
 def keys(
     name: str, title: str, y_label: str, runs: Runs, wanted: Mapping[str, str], note: str,
-    y_range: tuple[float, float] | None = None,
+    y_range: tuple[float, float] | None = None, *, log: bool = False,
 ) -> list[Chart]:  # fmt: skip
-    """A chart of some keys of the rows; none if no row tells any."""
+    """A chart of some keys of the rows; none if no row tells any.
+
+    Args:
+        log: show logarithms where the values are so far apart that the small ones would lie on the axis.
+    """
     series = []
     for key, label in wanted.items():
         for run, rows in runs.items():
@@ -153,7 +173,16 @@ def keys(
                 series.append(Series(named or label, found, ink=len(series)))
     if not series:
         return []
-    return [Chart(name, title, Lines(title, STEP, y_label, series, y_range), merged(name, STEP, series), note)]
+    apart = log and _far_apart([y for s in series for _, y in s.points])
+    drawn = [s for s in series if not apart or any(y > 0 for _, y in s.points)]
+    plot = Lines(title, STEP, y_label, drawn, y_range, y_log=apart)
+    more = " The scale is logarithmic; zeros are not drawn." if apart else ""
+    return [Chart(name, title, plot, merged(name, STEP, series), note + more)]
+
+
+def _far_apart(values: Sequence[float]) -> bool:
+    above = sorted(value for value in values if value > 0)
+    return bool(above) and min(values) >= 0 and above[-1] > 50 * above[len(above) // 2]
 
 
 def merged(name: str, x_label: str, series: Iterable[Series]) -> Table:
@@ -165,11 +194,15 @@ def merged(name: str, x_label: str, series: Iterable[Series]) -> Table:
 
 
 def _success(label: str, waves: list[Wave], ink: int) -> Series:
-    means = smoothed(waves)
-    shares = [(step, 100 * k / n) for step, k, n in waves]
-    window = {step: [y for _, y in shares[max(0, i - MEAN_OVER + 1) : i + 1]] for i, (step, _) in enumerate(shares)}
-    points = [(step, 100 * mean) for step, mean in means.items()]
-    return Series(label, points, [(step, min(ys), max(ys)) for step, ys in window.items()], ink=ink)
+    """The line is the mean that every learning curve of this project shows."""
+    band = _windowed(label, [(step, 100 * k / n) for step, k, n in waves], ink).band
+    return Series(label, [(step, 100 * mean) for step, mean in smoothed(waves).items()], band, ink=ink)
+
+
+def _windowed(label: str, points: Sequence[tuple[float, float]], ink: int) -> Series:
+    """The mean over a point and those before it, and from the lowest to the highest of them."""
+    windows = [(x, [y for _, y in points[max(0, i - MEAN_OVER + 1) : i + 1]]) for i, (x, _) in enumerate(points)]
+    return Series(label, [(x, fmean(ys)) for x, ys in windows], [(x, min(ys), max(ys)) for x, ys in windows], ink=ink)
 
 
 def _waves_table(runs: Mapping[str, list[Wave]]) -> Table:
@@ -191,8 +224,12 @@ def _ratio(runs: Runs) -> list[Chart]:
         ends = {x: (low, high) for x, low, high in series[0].band}
         rows = [[_whole(x), y, *ends.get(x, (None, None))] for x, y in series[0].points]
         table = Table("ratio", [STEP, "mean", "lowest", "highest"], rows)
-    note = "Probability of the sampled tokens after over before an optimiser step: mean, and lowest to highest as a band."
-    return [Chart("ratio", "Probability ratio", Lines("Probability ratio", STEP, "ratio", series, level=1.0), table, note)]
+    note = (
+        "Probability of the sampled tokens after over before an optimiser step: mean, and lowest to highest as a band."
+    )
+    return [
+        Chart("ratio", "Probability ratio", Lines("Probability ratio", STEP, "ratio", series, level=1.0), table, note)
+    ]
 
 
 def _mean(rows: Rows, key: str) -> float | None:

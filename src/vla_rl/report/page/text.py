@@ -1,7 +1,7 @@
 """A page as Markdown and as CSV: the same numbers without pictures.
 
-In: a page. Out: text. In Markdown no text of somebody can become a tag, a link or the end of a table; in CSV a cell that
-a spreadsheet would take for a formula gets an apostrophe in front.
+In: a page. Out: text. In Markdown no text of somebody can become a tag, a link or the end of a table; in CSV a cell
+that a spreadsheet would take for a formula gets an apostrophe in front.
 """
 
 from __future__ import annotations
