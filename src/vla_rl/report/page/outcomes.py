@@ -70,6 +70,8 @@ class Compared:
 
 def compared(before: Side, after: Side) -> Compared | str:
     """The paired comparison, or why there is none."""
+    if not all("success_test" in side.conditions for side in (before, after)):
+        return "an evaluation does not tell by which test it counts successes"
     try:
         read = compare(
             before.episodes, after.episodes, before_summary=before.conditions, after_summary=after.conditions
