@@ -28,7 +28,7 @@ from vla_rl.report.svg import (
 )  # fmt: skip
 
 WIDTH, WIDE, LEFT, RIGHT, HIGH, BELOW, LEGEND_ROW = 420.0, 880.0, 52.0, 14.0, 210.0, 42.0, 17.0
-DODGE_PX, MARKS = 7.0, 9
+DODGE_PX, DODGED_PX, MARKS = 7.0, 28.0, 9
 MOST_COLUMNS, MOST_PAIRS, NARROW_PAIRS = 80, 300, 40
 UP, DOWN, SAME = COLOURS[0], COLOURS[1], FAINT
 
@@ -188,7 +188,8 @@ def _lines(plot: Lines) -> bytes:
     drawn = [_logarithms(s) for s in plot.series] if plot.y_log else list(plot.series)
     svg, box = _open(plot, [(s.label, s.ink) for s in plot.series] if len(plot.series) > 1 else [])
     xs = [x for s in plot.series for x, _ in s.points]
-    x_range = (-0.5, len(plot.x_names) - 0.5) if plot.x_names else spanned(xs, share=0.03)
+    share = 0.08 if any(s.bars for s in plot.series) else 0.03
+    x_range = (-0.5, len(plot.x_names) - 0.5) if plot.x_names else spanned(xs, share=share)
     y_range = plot.y_range or spanned(_reach(drawn, plot.level))
     panel = Panel.draw(
         svg, box, x_range, y_range, x_label=plot.x_label, y_ticks=() if plot.y_log else None,
@@ -199,24 +200,33 @@ def _lines(plot: Lines) -> bytes:
     if plot.level is not None:
         at = panel.y(plot.level)
         svg.line([(box[0], at), (box[2], at)], FAINT, dash="4 3", cls="level")
-    middle = (len(drawn) - 1) / 2
+    middle, apart = (len(drawn) - 1) / 2, min(DODGE_PX, DODGED_PX / max(1, len(drawn) - 1))
     for i, (s, told) in enumerate(zip(drawn, plot.series, strict=True)):
-        _one_line(svg, panel, s, (i - middle) * DODGE_PX if s.bars else 0.0, dict(told.points), alone=len(drawn) == 1)
+        shift = (i - middle) * apart if s.bars or plot.x_names else 0.0
+        places = {x: panel.x(x) + (shift if x or plot.x_names else 0.0) for x, _ in s.points}  # all begin at the base
+        _one_line(svg, panel, s, places, dict(told.points), alone=len(drawn) == 1)
     return svg.bytes()
 
 
-def _one_line(svg: Svg, panel: Panel, s: Series, shift: float, told: Mapping[float, float], *, alone: bool) -> None:
-    """Band, intervals, line, marks; `told`: the values as they are written, which may not be those that are drawn."""
+def _one_line(
+    svg: Svg, panel: Panel, s: Series, place: Mapping[float, float], told: Mapping[float, float], *, alone: bool
+) -> None:
+    """Band, intervals, line, marks.
+
+    Args:
+        place: pixels across by x: points of several lines at one x lie side by side.
+        told: values by x as they are written, which may not be those that are drawn.
+    """
     ink = colour(s.ink)
     if s.band:
         upper = [(panel.x(x), panel.y(high)) for x, _, high in s.band]
         lower = [(panel.x(x), panel.y(low)) for x, low, _ in reversed(s.band)]
         svg.area([*upper, *lower], ink, cls="band")
     for x, low, high in s.bars:
-        at = panel.x(x) + shift
+        at = place[x]
         tip = f"{s.label}: {short(low)} to {short(high)}"
         svg.line([(at, panel.y(low)), (at, panel.y(high))], ink, width=1.4, cls="interval", tip=tip)
-    places = [(panel.x(x) + shift, panel.y(y)) for x, y in s.points]
+    places = [(place[x], panel.y(y)) for x, y in s.points]
     if s.joined and len(places) > 1:
         svg.line(places, ink, width=2.0, cls="curve", tip=s.label)
         if alone and not s.bars:

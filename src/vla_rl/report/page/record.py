@@ -38,7 +38,8 @@ def ending(loaded: Loaded) -> Iterator[Block]:
     """How it ended, and what was found to be wrong since; nothing if neither."""
     now = loaded.state
     if now.closing:
-        yield Text(f"{now.closing['event']}" + (f": {now.closing['reason']}" if "reason" in now.closing else ""))
+        why = f": {now.closing['reason']}" if "reason" in now.closing else "."
+        yield Text(f"{str(now.closing['event']).capitalize()}{why}")
         yield from _points("Banked:", now.closing.get("banked", ()))
         yield from _points("Inherited by a successor:", now.closing.get("inherits", ()))
     yield from _points("Errata:", [("disputes the verdict: " if e["disputes"] else "") + e["text"] for e in now.errata])

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from vla_rl.prereg.folder import Loaded
 from vla_rl.prereg.outcome import Outcome
 from vla_rl.prereg.registered import arms_of, evidence_arm
+from vla_rl.prereg.state import ENDS
 from vla_rl.report import curves, funnel, intervals
 from vla_rl.report.opened import Found, Opened, opened
 from vla_rl.report.page import outcomes, record, steps
@@ -123,7 +124,9 @@ def _sealed(loaded: Loaded, found: Found) -> Iterator[Block]:
             names.append(f"{m.id}{arms}")
     if names:
         yield Text(f"Not opened, so that nothing here tells of it: {'; '.join(names)}.", "open")
-        yield Text(f"It is opened once, by: vla-rl prereg read {registration.id} READ")
+        ended = loaded.state.name in ENDS
+        opener = f"It is opened once, by: vla-rl prereg read {registration.id} READ"
+        yield Text(f"The registration is {loaded.state.name}, so it stays so." if ended else opener)
     else:
         yield Text("Nothing: every registered measurement was opened.")
 
