@@ -92,11 +92,16 @@ def test_the_page_of_a_registration_shows_what_was_opened_and_names_what_was_not
     assert set(told["sealed"]) == {"before", "after", "training", "spend"}
     place = launched.root / "outputs/prereg/E1"
     text = Seen(page(place)).text
-    assert "No verdict yet" in text and "not read: sealed" in text and "Each trained policy against the base" not in text
+    assert (
+        "No verdict yet" in text and "not read: sealed" in text and "Each trained policy against the base" not in text
+    )
     assert prereg("read", "E1", "progress") == 0
     report("E1")
     text = Seen(page(place)).text
-    assert "Each trained policy against the base" in text and "Not opened, so that nothing here tells of it: training" in text
+    assert (
+        "Each trained policy against the base" in text
+        and "Not opened, so that nothing here tells of it: training" in text
+    )
 
 
 def test_a_page_leaves_the_registration_as_it_was(judged):
@@ -135,8 +140,12 @@ def test_a_draft_has_nothing_to_report(bench, capsys):
 
 def test_no_text_of_a_registration_becomes_a_part_of_its_page(bench, capsys):
     text = DRAFT.replace("A tiny registration", HOSTILE).replace("author: Ada", f"author: {HOSTILE}")
-    text = text.replace("  Does one step change anything?", f"  {HOSTILE}").replace("Does the boat end nearer?", HOSTILE)
-    text = text.replace("population: boat to disk", f"population: {HOSTILE}").replace("data_seen: nothing", f"data_seen: {HOSTILE}")
+    text = text.replace("  Does one step change anything?", f"  {HOSTILE}").replace(
+        "Does the boat end nearer?", HOSTILE
+    )
+    text = text.replace("population: boat to disk", f"population: {HOSTILE}").replace(
+        "data_seen: nothing", f"data_seen: {HOSTILE}"
+    )
     text = text.replace("One step moves the boat farther.", HOSTILE)
     bench.frozen("E1", text)
     assert prereg("amend", "E1", "--set", "config.optim.lr=1e-5", "--reason", HOSTILE, "--kind", "scientific",

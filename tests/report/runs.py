@@ -58,9 +58,7 @@ def write_run(directory: Path, *, steps=6, before=(1, 0, 0, 0), after=(1, 1, 1, 
     directory.mkdir(parents=True)
     held = [(0, before), (steps, after)]
     told = {at: [episode(300 + i, bool(won), at=at) for i, won in enumerate(wins)] for at, wins in held if wins}
-    waves = [
-        episode(200_000 + i, i < 2, at=number, phase="train") for number in range(1, steps + 1) for i in range(8)
-    ]
+    waves = [episode(200_000 + i, i < 2, at=number, phase="train") for number in range(1, steps + 1) for i in range(8)]
     config = {"run": {"name": "boat", "steps": steps, "seed": 3}, "eval": {"seeds": "300-303"}, "optim": {"lr": 0.5}}
     content = {
         "config": json.dumps(config),

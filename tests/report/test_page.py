@@ -23,7 +23,7 @@ from vla_rl.report.page.run import run_page
 from vla_rl.report.page.rundata import read_run
 from vla_rl.report.page.text import as_csv, csv_files, markdown
 
-HOSTILE = '"\'><script>alert(1)</script><img src=x onerror=alert(2)></svg></title></style>`|[x](javascript:alert(3))'
+HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)></svg></title></style>`|[x](javascript:alert(3))"
 # Everything that a page is made of. Whatever else were in it would have come out of somebody's text.
 ELEMENTS = set(
     "html head meta title style body a header p h1 h2 h3 nav ul li main section div figure figcaption details summary "
@@ -48,7 +48,9 @@ def run(tmp_path):
 # ------------------------------------------------------------------------------------------------------- what it says
 def test_the_headline_is_the_paired_change_of_the_held_out_scenes_with_its_interval(run):
     page = page_of(run)
-    assert page.headline.text.startswith("Success on 4 held-out scenes: 1 before, 3 after (25 % to 75 %); change +50.00")
+    assert page.headline.text.startswith(
+        "Success on 4 held-out scenes: 1 before, 3 after (25 % to 75 %); change +50.00"
+    )
     low, high = map(float, re.search(r"\[([+-][\d.]+), ([+-][\d.]+)\]", page.headline.text).groups())
     assert low <= 50.0 <= high and "strict test" in page.headline.text
     assert "2 scenes were won and 0 lost" in page.headline.more[0]
@@ -60,7 +62,9 @@ def test_every_part_that_was_asked_for_is_there_with_numbers_beside_each_picture
     assert names >= {"training-success", "reward", "held-out-success", "scenes", "funnel", "reach", "terms",
                      "held-out-terms", "spread", "mixed", "ratio", "kl", "nll", "time"}  # fmt: skip
     seen = Seen(html(page))
-    assert len(seen.of("svg")) == len(page.charts()) == len([d for d in seen.of("div") if "picture" in d.get("class", "")])
+    assert (
+        len(seen.of("svg")) == len(page.charts()) == len([d for d in seen.of("div") if "picture" in d.get("class", "")])
+    )
     assert all(svg["role"] == "img" for svg in seen.of("svg"))
     for chart in page.charts():
         assert chart.table.rows and chart.title, chart.name
@@ -159,7 +163,7 @@ def test_no_text_of_a_run_becomes_a_part_of_its_page(tmp_path, where):
 
 
 def test_a_cell_of_a_table_cannot_become_a_formula_of_a_spreadsheet():
-    table = Table("t", ["a"], [["=1+1"], ["@x"], ["-2"], [-2.5], ["a,\n\"b\""], [None]])
+    table = Table("t", ["a"], [["=1+1"], ["@x"], ["-2"], [-2.5], ['a,\n"b"'], [None]])
     rows = list(csv.reader(io.StringIO(as_csv(table))))
     assert rows == [["a"], ["'=1+1"], ["'@x"], ["'-2"], ["-2.5"], ['a,\n"b"'], [""]]
 

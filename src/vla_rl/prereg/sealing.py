@@ -14,8 +14,9 @@ from typing import Any
 
 from vla_rl.errors import VlaRlError
 from vla_rl.prereg.document import Registration
+from vla_rl.prereg.evidence import BASELINE
 from vla_rl.prereg.folder import Folder, Loaded
-from vla_rl.prereg.registered import arms_of, evidence_arm
+from vla_rl.prereg.registered import arms_of
 from vla_rl.prereg.sections import Measurement
 from vla_rl.seeds import parse_seeds
 
@@ -51,7 +52,7 @@ def seal_of(registered: Mapping[str, Any], seeds: str | None, experiments: Path)
         loaded = Folder(experiments, str(registered.get("id"))).load()
         if not _same_ledger(loaded, registered):
             return _closed(registered, f"the ledger in {experiments} is not the one that launched it")
-        return _by_reads(loaded, registered, seeds)
+        return by_reads(loaded, registered, seeds)
     except VlaRlError as error:
         return _closed(registered, f"its registration cannot be asked: {error.what}")
 
@@ -69,27 +70,27 @@ def _same_ledger(loaded: Loaded, registered: Mapping[str, Any]) -> bool:
     return 0 <= at < len(loaded.entries) and loaded.entries[at].hash == known.get("hash")
 
 
-def _by_reads(loaded: Loaded, registered: Mapping[str, Any], seeds: str | None) -> Seal:
+def by_reads(loaded: Loaded, registered: Mapping[str, Any], seeds: str | None) -> Seal:
+    """The seal by what is on record; arguments as of `seal_of`."""
     registration, rung, arm = loaded.registration, registered.get("rung"), registered.get("arm")
-    known = {each.id for each in registration.arms}
-    ours = None if arm not in known else evidence_arm(next(each for each in registration.arms if each.id == arm))
+    ours = None if arm == BASELINE else arm
     looked = {(e.data["measurement"], e.data["arm"]) for e in loaded.entries if e.event == "look"}
     concerning = [m for m in registration.measurements if _concerns(registration, m, rung, arm, seeds)]
     pending = [m for m in concerning if not _opened(m, ours, looked)]
-    if arm in known and not pending:
+    if not pending:
         return Seal()
     opened = {
         step for m in concerning if _opened(m, ours, looked) and (step := _step(m, loaded, registered)) is not None
     }
-    names = ", ".join(m.id for m in pending) or "its arm is not registered any more"
-    return Seal(f"not read yet: {names}", frozenset(opened))
+    return Seal(f"not read yet: {', '.join(m.id for m in pending)}", frozenset(opened))
 
 
 def _concerns(registration: Registration, m: Measurement, rung: Any, arm: Any, seeds: str | None) -> bool:
     """Whether what a run evaluates on the way is, or may be, what a measurement is about."""
     if m.kind != "evaluation" or (m.policy == "trained" and m.rung != rung):
         return False
-    if m.policy == "trained" and arm not in {each.id for each in arms_of(registration, m)}:
+    others = {each.id for each in registration.arms} - {each.id for each in arms_of(registration, m)}
+    if m.policy == "trained" and arm in others:  # one that an amendment took away may have been any
         return False
     return m.played_by == "run" or bool(set(_seeds(m.seeds)) & set(_seeds(seeds)))
 
