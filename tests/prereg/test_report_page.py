@@ -85,7 +85,7 @@ def test_films_of_a_registered_run_are_left_to_the_command_that_knows_what_was_o
     assert "vla-rl prereg report E1 --videos 10000" in capsys.readouterr().err
 
 
-# --------------------------------------------------------------------------------------------------------- registrations
+# -------------------------------------------------------------------------------------------------------- registrations
 def test_the_page_of_a_registration_shows_what_was_opened_and_names_what_was_not(launched, capsys):
     report("E1", "--json")
     told = json.loads(capsys.readouterr().out.splitlines()[-1])

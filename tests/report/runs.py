@@ -1,4 +1,4 @@
-"""Run folders for the tests of reports: rows in the form that the trainer writes, with numbers that are easy to check."""
+"""Run folders for the tests of reports: rows in the form that the trainer writes, with numbers that one can check."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def evaluation(at, episodes, **changed):
     k, n = sum(e["success"] for e in episodes), len(episodes)
     row = {
         "step": at, "episodes": n, "trials": n, "successes": k, "success_test": "success_strict", "touched": n,
-        "pinched": n, "lifted": k, "tipped": 0, "knockaways": 0, "reward_mean": 5.0, "temperature": 0.0, "tripwires": [],
+        "pinched": n, "lifted": k, "tipped": 0, "knockaways": 0, "reward_mean": 5.0, "temperature": 0.0,
+        "tripwires": [],
     }  # fmt: skip
     return {**row, **SCENE, **changed}
 

@@ -168,7 +168,7 @@ def test_a_cell_of_a_table_cannot_become_a_formula_of_a_spreadsheet():
     assert rows == [["a"], ["'=1+1"], ["'@x"], ["'-2"], ["-2.5"], ['a,\n"b"'], [""]]
 
 
-# ---------------------------------------------------------------------------------------------- what is missing is named
+# --------------------------------------------------------------------------------------------- what is missing is named
 @pytest.mark.parametrize(
     ("files", "says"),
     [
