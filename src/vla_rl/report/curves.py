@@ -96,7 +96,7 @@ def held_out(registration: Registration, seen: Sequence[Opened]) -> list[HeldOut
         for each, counted in members:
             if not each.base:
                 start = base if each.rung in from_base else set()
-                lines.setdefault(_name(registration, each), set()).update({(each.step or 0, *counted)}, start)
+                lines.setdefault(name_of(registration, each), set()).update({(each.step or 0, *counted)}, start)
         if any(len({at[0] for at in line}) > 1 for line in lines.values()):
             scenes = _scenes(members[0][0], members[0][1][1])
             told.append(HeldOut(scenes, {name: tuple(sorted(line)) for name, line in lines.items()}))
@@ -143,10 +143,10 @@ def _curve(registration: Registration, members: Sequence[Run]) -> Curve:
     shares = [(step, [each[step] for each in means]) for step in common]
     sizes = [n for _, waves in members for _, _, n in waves]
     points = tuple((step, fmean(each), min(each), max(each)) for step, each in shares)
-    return Curve(_name(registration, members[0][0]), len(members), points, (min(sizes), max(sizes)))
+    return Curve(name_of(registration, members[0][0]), len(members), points, (min(sizes), max(sizes)))
 
 
-def _name(registration: Registration, each: Opened) -> str:
+def name_of(registration: Registration, each: Opened) -> str:
     """The arm, and of several rungs which."""
     return each.arm_name + (f" of {each.rung}" if len(registration.ladder) > 1 else "")
 

@@ -7,7 +7,8 @@ committed with the registration (`report.registration`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from vla_rl.prereg.folder import Loaded
 from vla_rl.prereg.outcome import Outcome
@@ -36,6 +37,7 @@ from vla_rl.report.page.plots import Forest, Lines, Series, Stages
 from vla_rl.report.tables import change
 
 TONES: dict[str, Tone] = {"SUPPORTED": "good", "REFUTED": "bad", "INCONCLUSIVE": "open", "INVALID": "warning"}
+MOST_SIDES = 4  # side by side in one chart
 MOST_PAIRED = 4  # arms whose scenes are drawn one by one; the table has all
 
 
@@ -43,7 +45,7 @@ def registration_page(loaded: Loaded, found: Found, films: Sequence[Film] = ()) 
     """The page."""
     meta, seen = loaded.registration.meta, opened(loaded.registration, found)
     paired = _paired(seen)
-    series = {each.arm_name: each.evidence.rows for each in seen if each.evidence.kind == "series"}
+    series = _runs(loaded, seen)
     single = next(iter(series.values())) if len(series) == 1 else None
     parts = [
         Section("claim", "Claim", list(record.claim(loaded))),
@@ -52,8 +54,7 @@ def registration_page(loaded: Loaded, found: Found, films: Sequence[Film] = ()) 
         Section("learning", "Learning", list(_learning(loaded, seen))),
         Section("scenes", "Same scenes, before and after", list(_scenes(paired))),
         Section("funnel", "Touch, pinch, lift, success", list(_funnel(seen, meta.id))),
-        Section("reach", "Reach", list(_by_side(outcomes.reach("reach", _sides(paired)[:4])))),
-        Section("reward", "Reward", list(_by_side(outcomes.rewards("held-out-terms", _sides(paired)[:4])))),
+        Section("reach", "Reach and reward", list(_by_side(_sides(paired)[:MOST_SIDES]))),
         Section("groups", "Groups", list(_series(steps.groups(series)))),
         Section("drift", "Ratio, KL, surprise", list(_series(steps.drift(series)))),
         Section("time", "Time and memory", list(_series(steps.time(single) if single else []))),
@@ -69,6 +70,16 @@ def registration_page(loaded: Loaded, found: Found, films: Sequence[Film] = ()) 
     frozen, now = loaded.entries[0].utc, f"{loaded.state.name} at {last.utc}"
     subtitle = f"{meta.author}; frozen {frozen}, {now}; line {last.seq + 1} of the ledger, {last.hash[:16]}"
     return Page(f"{meta.id}: {meta.title}", "registration", subtitle, _headline(loaded), gathered(parts))
+
+
+def _runs(loaded: Loaded, seen: Sequence[Opened]) -> dict[str, Sequence[Mapping[str, Any]]]:
+    """Rows of the opened series by rung and arm; the longest where one run is registered up to several steps."""
+    runs: dict[str, Sequence[Mapping[str, Any]]] = {}
+    for each in (each for each in seen if each.evidence.kind == "series"):
+        name = curves.name_of(loaded.registration, each)
+        if len(each.evidence.rows) > len(runs.get(name, ())):
+            runs[name] = each.evidence.rows
+    return runs
 
 
 def _headline(loaded: Loaded) -> Headline:
@@ -176,7 +187,7 @@ def _paired(seen: Sequence[Opened]) -> list[Compared]:
     bases = [each for each in seen if each.base and each.evidence.kind == "episodes"]
     told = []
     for after in (each for each in seen if not each.base and each.evidence.kind == "episodes"):
-        for before in bases:
+        for before in (base for base in bases if base.evidence.head == after.evidence.head):
             read = compared(_side("before", before), _side(f"{after.evidence.measurement}: {after.policy}", after))
             if isinstance(read, Compared):
                 told.append(read)
@@ -236,12 +247,14 @@ def _funnel(seen: Sequence[Opened], id: str) -> Iterator[Block]:
     yield Charts([Chart("funnel", title, Stages(title, id, rows), table, wide=True)])
 
 
-def _by_side(charts: Sequence[Chart]) -> Iterator[Block]:
+def _by_side(sides: Sequence[Side]) -> Iterator[Block]:
+    charts = [*outcomes.reach("reach", sides), *outcomes.rewards("held-out-terms", sides)]
     if not charts:
         yield Text("No episodes were opened that tell it.", "open")
         return
+    if len(sides) == MOST_SIDES:
+        yield Text("Of the base and the first policies of the table above.")
     yield Charts(charts)
-    yield Text("The base and the first policies of the table above.")
 
 
 def _series(

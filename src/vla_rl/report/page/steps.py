@@ -108,7 +108,8 @@ def time(rows: Rows) -> list[Chart]:
         table = Table("time", [STEP, *(f"{label}, s" for label in parts.values())],
                       [[step, *told] for step, told in columns])  # fmt: skip
         note = (
-            "Seconds of each step by what they were spent on; the first evaluation counts to the first step." + thinned
+            "Seconds of each step by what they were spent on; an evaluation counts to the step after it, the last one "
+            f"to none.{thinned}"
         )
         plot = Stack("Time of each step", STEP, "seconds", list(parts.values()), columns)
         charts.append(Chart("time", "Time of each step", plot, table, note))
