@@ -63,3 +63,20 @@ def test_the_page_on_registrations_leads_from_nothing_to_a_judged_one(checkout):
     typed([command for block in blocks("prereg.md") for command in block], root, env)
     report = (root / "experiments/E001/REPORT.md").read_text()
     assert "## Verdict" in report and "the whole loop runs on this machine" in report
+
+
+def test_the_page_on_reports_makes_those_of_the_registrations_here(checkout):
+    root, env = checkout
+    first, second = blocks("reports.md")
+    typed(first, root, env)
+    assert (root / "outputs/prereg/E002-weak-start/report.html").stat().st_size > 100_000
+    assert (root / "weak-start.md").is_file() and (root / "weak-start-csv/reads.csv").is_file()
+    assert second[0].startswith("vla-rl train ")
+
+
+@pytest.mark.slow
+def test_the_page_on_reports_makes_one_of_a_run_with_films(checkout):
+    root, env = checkout
+    typed(blocks("reports.md")[1], root, env)
+    assert (root / "outputs/small/report.html").is_file()
+    assert (root / "small.html").read_bytes().count(b"data:image/gif;base64,") == 2

@@ -17,6 +17,7 @@ from vla_rl.errors import EXIT_USAGE, VlaRlError
 
 COMMANDS = {
     "train": ("vla_rl.cli.train", "GRPO on real episodes, evaluated on held-out seeds before and after"),
+    "report": ("vla_rl.cli.report", "a training run or a registration as one HTML file"),
     "status": ("vla_rl.cli.status", "the runs under way: alive or not, how far, which limits are crossed"),
     "plan": ("vla_rl.cli.plan", "what a training run would need and cost, before it is started"),
     "eval": ("vla_rl.cli.evaluate", "evaluate a policy (or the scripted expert) on a seed band"),

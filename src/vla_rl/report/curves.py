@@ -65,7 +65,7 @@ def training(registration: Registration, seen: Sequence[Opened]) -> list[Curve]:
     there is no mean, and each is a curve of its own."""
     runs: dict[tuple[str, str], Run] = {}
     for each in seen:
-        if each.evidence.kind == "series" and (waves := _waves(each.evidence.rows)):
+        if each.evidence.kind == "series" and (waves := waves_of(each.evidence.rows)):
             key = each.rung, each.evidence.arm or ""
             if key not in runs or len(runs[key][1]) < len(waves):  # the same run may be registered up to two steps
                 runs[key] = each, waves
@@ -96,7 +96,7 @@ def held_out(registration: Registration, seen: Sequence[Opened]) -> list[HeldOut
         for each, counted in members:
             if not each.base:
                 start = base if each.rung in from_base else set()
-                lines.setdefault(_name(registration, each), set()).update({(each.step or 0, *counted)}, start)
+                lines.setdefault(name_of(registration, each), set()).update({(each.step or 0, *counted)}, start)
         if any(len({at[0] for at in line}) > 1 for line in lines.values()):
             scenes = _scenes(members[0][0], members[0][1][1])
             told.append(HeldOut(scenes, {name: tuple(sorted(line)) for name, line in lines.items()}))
@@ -125,7 +125,7 @@ def figure(curves: Sequence[Curve], evaluations: Sequence[HeldOut], id: str) -> 
 
 
 # ------------------------------------------------------------------------------------------------------------- the data
-def _waves(rows: Sequence[Mapping[str, Any]]) -> list[Wave]:
+def waves_of(rows: Sequence[Mapping[str, Any]]) -> list[Wave]:
     """(step, successes, episodes) of the rows that tell all three."""
     told = [(row["step"], row.get("successes"), row.get("episodes")) for row in rows]
     return [(step, k, n) for step, k, n in told if type(k) is int and type(n) is int and 0 <= k <= n and n > 0]
@@ -143,10 +143,10 @@ def _curve(registration: Registration, members: Sequence[Run]) -> Curve:
     shares = [(step, [each[step] for each in means]) for step in common]
     sizes = [n for _, waves in members for _, _, n in waves]
     points = tuple((step, fmean(each), min(each), max(each)) for step, each in shares)
-    return Curve(_name(registration, members[0][0]), len(members), points, (min(sizes), max(sizes)))
+    return Curve(name_of(registration, members[0][0]), len(members), points, (min(sizes), max(sizes)))
 
 
-def _name(registration: Registration, each: Opened) -> str:
+def name_of(registration: Registration, each: Opened) -> str:
     """The arm, and of several rungs which."""
     return each.arm_name + (f" of {each.rung}" if len(registration.ladder) > 1 else "")
 

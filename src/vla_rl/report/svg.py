@@ -171,19 +171,21 @@ class Panel:
     def draw(
         cls, svg: Svg, box: tuple[float, float, float, float], x_range: Point, y_range: Point, *,
         x_label: str = "", y_label: str = "", y_ticks: Sequence[float] | None = None,
+        x_ticks: Sequence[tuple[float, str]] | None = None,
     ) -> Panel:  # fmt: skip
         """Draw frame, grid, ticks and labels.
 
         Args:
             box: left, top, right and bottom of the frame.
             y_ticks: where lines lie across; () for none.
+            x_ticks: where lines lie upwards and what is written below; () for none.
         """
         left, top, right, bottom = box
         panel = cls(Scale(*x_range, left, right), Scale(*y_range, bottom, top))
-        for value in ticks(*x_range):
+        for value, name in [(value, short(value)) for value in ticks(*x_range)] if x_ticks is None else x_ticks:
             at = panel.x(value)
             svg.line([(at, top), (at, bottom)], GRID, width=0.7)
-            svg.text(at, bottom + 15, short(value), anchor="middle", fill=FAINT, cls="x-tick")
+            svg.text(at, bottom + 15, name, anchor="middle", fill=FAINT, cls="x-tick")
         for value in ticks(*y_range) if y_ticks is None else y_ticks:
             at = panel.y(value)
             svg.line([(left, at), (right, at)], GRID, width=0.7)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vla_rl.cli.evalofrun import evaluation_tree
 from vla_rl.cli.options import Options
 from vla_rl.cli.prereg.attempts import publish, runs_on_gpu
 from vla_rl.cli.prereg.handing import HandedIn, check_what_it_is_of, take
@@ -272,24 +273,13 @@ def evaluation_of(
     registration: Registration, config: dict[str, Any], measurement: Measurement, checkpoint: str, directory: Path
 ) -> ConfigReader:
     """The configuration of `vla-rl eval`: everything that is registered, on the measurement's seeds."""
-    tree = compose("eval", ["policy=tiny"]).tree
-    for section in ("sampler", "pool", "plugins"):
-        tree[section] = config[section]
-    head = measurement.head or registration.claim.head
-    tree["policy"] = {**config["policy"], "checkpoint": checkpoint, "serve_head": head}
+    tree = evaluation_tree(config, checkpoint, measurement.seeds, measurement.temperature, directory)
+    tree["policy"]["serve_head"] = measurement.head or registration.claim.head
     if measurement.head is not None and config["policy"].get("_target_") == PolicyConfig._target_:
         tree["policy"]["allow_stale_head"] = True  # registered by name: what training did to it is the measurement
-    tree["sim"] = {**config["sim"], "protocol": measurement.protocol or config["sim"]["protocol"]}
+    tree["sim"]["protocol"] = measurement.protocol or config["sim"]["protocol"]
     if measurement.look is not None:
         tree["sim"]["look"] = compose("config", [f"sim/look={measurement.look}"]).tree["sim"]["look"]
-    tree["eval"] = {
-        **tree["eval"], "seeds": measurement.seeds, "temperature": measurement.temperature,
-        "slots": config["eval"]["slots"],
-    }  # fmt: skip
-    tree["run"] = {
-        **tree["run"], **{key: config["run"][key] for key in ("seed", "device", "threads")}, "dir": str(directory),
-        "resume": None,
-    }  # fmt: skip
     return ConfigReader(tree)
 
 

@@ -182,18 +182,20 @@ def _play(
             f"{str(each.evidence.policy_digest)[:12]}",
             where=f"evidence {each.evidence.name}: policy_digest", remedy="put its checkpoint back in its place",
         )  # fmt: skip
-    return {row["seed"]: _Played(row, _side(titles, row, _film_of(directory, record, row["seed"])))
+    return {row["seed"]: _Played(row, side_of(titles, row, film_of(directory, record, row["seed"])))
             for row in record["episodes"]}  # fmt: skip
 
 
-def _film_of(directory: Path, record: Mapping[str, Any], seed: int) -> Path:
+def film_of(directory: Path, record: Mapping[str, Any], seed: int) -> Path:
+    """The file of an evaluation's film of a seed."""
     from vla_rl.rollout.records import EpisodeSpec
 
     stem = EpisodeSpec(seed).episode_id
     return next(directory / name for name in record["files"]["videos"] if Path(name).stem == stem)
 
 
-def _side(titles: tuple[str, str], row: Mapping[str, Any], film: Path) -> Side:
+def side_of(titles: tuple[str, str], row: Mapping[str, Any], film: Path) -> Side:
+    """An episode with its film, under what to write above it (before or after, and which policy)."""
     pictures = thinned(read_film(film))
     return Side(*titles, _words(row, pictures[-1][0]), bool(row["success"]), pictures)
 
