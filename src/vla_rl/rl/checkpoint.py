@@ -180,9 +180,10 @@ def _of_leaf(fields: dict[str, Tensor], name: str, parameter: nn.Parameter, path
     """
     table, stored = row_gradient(parameter), fields.get(_ROWS)
     fields = {field: value for field, value in fields.items() if field != _ROWS}
-    if table is None and stored is None:
-        return fields
-    if table is None:  # updates that are shared have whole tables
+    if table is None:
+        if stored is None:
+            return fields
+        # Updates that are shared have whole tables.
         whole = {field: value for field, value in fields.items() if value.dim()}
         made = {field: value.new_zeros(parameter.shape).index_copy_(0, stored, value) for field, value in whole.items()}
         return {**fields, **made}

@@ -33,7 +33,7 @@ from vla_rl.report.svg import COLOURS, colour, marker
 
 COLUMN_IN, PAGE_IN, HIGH_IN, DPI = 3.4, 7.0, 2.3, 300
 MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D"}
-STYLE = {
+STYLE: dict[Any, Any] = {  # its keys are a closed list of words to type checkers
     "font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3,
     "grid.linewidth": 0.5, "lines.linewidth": 1.3, "lines.markersize": 3.5, "legend.frameon": False,
     "legend.fontsize": 7, "pdf.fonttype": 42, "svg.hashsalt": "vla_rl", "savefig.bbox": "tight", "text.usetex": False,
