@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -66,4 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    CODE = main()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        # Threads of a process group may wait for a collective that was interrupted, and keep the process.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(CODE)
+    sys.exit(CODE)

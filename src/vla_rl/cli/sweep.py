@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vla_rl.cli.distributed import refuse_torchrun
 from vla_rl.cli.jobs import check_launcher, plan_jobs, run_jobs
 from vla_rl.cli.onejob import RUNNING, Job, log_file, log_tail
 from vla_rl.cli.options import print_json
@@ -45,6 +46,7 @@ def run(argv: Sequence[str]) -> int:
             raise UsageError(
                 f"{option!r} is not possible here", where="command line", remedy="values come from the registration"
             )
+    refuse_torchrun("a sweep gives every arm a process of its own")
     target = folder(args.id)
     with target.ledger.locked():
         bury(target)
