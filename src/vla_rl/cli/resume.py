@@ -108,8 +108,6 @@ def open_directory(reader: ConfigReader, directory: Path) -> Path:
 
 def _value(path: str, text: str, types: Sequence[str]) -> float | int | str | None:
     """The value of a key that takes one of `types`."""
-    if "str" in types:
-        return text
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -123,7 +121,5 @@ def _value(path: str, text: str, types: Sequence[str]) -> float | int | str | No
     if isinstance(value, int | float | str) and not isinstance(value, bool) and "float" in types:
         with suppress(ValueError):
             return float(value)  # of text, too: 1e3 is a string to YAML
-    if isinstance(value, str) and "str" in types:
-        return value
     takes = " or ".join(types).replace("None", "null")
     raise ConfigError(f"{text!r} is not of its type", where=path, remedy=f"it takes {takes}")

@@ -29,9 +29,11 @@ SPARED = {
 # What each extra is for.
 EXTRAS = {
     "dev": "make test, make lint and make type",
+    "figures": "vla-rl report --figures",
     "lora": "surface=lora",
     "lerobot": "policy=lerobot and lerobot-eval, in an environment of its own",
     "sweep": "hydra/launcher=joblib and submitit",
+    "ray": "pool=ray",
     "oracle": "the test that compares our loss with TRL's",
 }
 MODULES = {"hydra-core": "hydra", "pillow": "PIL", "pyyaml": "yaml"}  # where the module is called otherwise
