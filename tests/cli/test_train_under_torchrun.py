@@ -39,6 +39,7 @@ def children(pid):
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.slow
 def test_a_run_whose_helper_is_killed_names_it_and_goes_on_alone(tmp_path):
     path = tmp_path / "run"
     with start(*TINY_RUN, "distributed=fsdp2", f"run.dir={path}") as torchrun:

@@ -114,6 +114,7 @@ def test_a_killed_rank_ends_the_run_with_its_name_and_the_remedy(killed):
     assert sorted(os.listdir(path / "checkpoints")) == ["step_0001"] and wave(path, 2)
 
 
+@pytest.mark.slow
 def test_after_a_killed_rank_the_resumed_run_ends_in_the_same_bytes(killed, whole, tmp_path):
     path = shutil.copytree(killed[0], tmp_path / "run")
     done = torchrun("train", path, STEPS, "never")
@@ -127,6 +128,7 @@ def test_what_two_processes_began_one_goes_on_with(killed, whole, tmp_path):
     assert_same_step(path, whole, 2)
 
 
+@pytest.mark.slow
 def test_what_one_process_began_two_go_on_with(whole, tmp_path):
     path = tmp_path / "run"
     finish(toy_trainer(path, steps=1))
