@@ -8,6 +8,7 @@ import argparse
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,7 @@ def readers_own(tmp_path, monkeypatch):
     conf.mkdir(parents=True)
     (conf.parent.parent / "__init__.py").write_text("class Sparse:\n    def __init__(self, bonus): ...\n")
     (conf / "sparse.yaml").write_text("_target_: my_rewards.Sparse\nbonus: 10.0\n")
+    monkeypatch.delitem(sys.modules, "my_rewards", raising=False)  # of another test that imported its own
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
 
