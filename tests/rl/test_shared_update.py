@@ -105,6 +105,7 @@ def killed(tmp_path_factory):
     return path, torchrun("train", path, STEPS, "1:6")
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_run_with_its_name_and_the_remedy(killed):
     path, done = killed
     assert done.returncode != 0 and "Traceback" not in done.stderr.partition("torch/distributed")[0]
@@ -122,6 +123,7 @@ def test_after_a_killed_rank_the_resumed_run_ends_in_the_same_bytes(killed, whol
     assert evidence(path) == evidence(whole)
 
 
+@pytest.mark.slow
 def test_what_two_processes_began_one_goes_on_with(killed, whole, tmp_path):
     path = shutil.copytree(killed[0], tmp_path / "run")
     finish(toy_trainer(path, steps=2))

@@ -28,6 +28,7 @@ from vla_rl.rollout.jsonl import dump_json
 
 JOBS = "jobs"
 PLANNED, RUNNING, ENDED, INTERRUPTED = "planned", "running", "ended", "interrupted"
+HEED_S = 1.0  # a signal waits no longer
 GRACE_S = (30.0, 5.0)  # for a job that is told to end, after SIGINT and after SIGTERM
 # A launcher's worker processes may come with limits of their own (joblib's do); a job has those of the command.
 THREADS = tuple(f"{name}_NUM_THREADS" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "VECLIB_MAXIMUM", "NUMEXPR"))
@@ -121,7 +122,7 @@ def run_one(directory: Path, name: str, threads: Mapping[str, str]) -> None:
             )
             started = Process.of(process.pid)
             _write(directory, record, state=RUNNING, process=started.body() if started else None)
-            code = process.wait()
+            code = _wait(process)
         except BaseException:
             if process is not None:
                 _end(process)
@@ -162,6 +163,13 @@ def _python() -> list[str]:
     """This program, with the working directory on its path only if it is on ours."""
     here = bool({"", os.getcwd()} & set(sys.path))
     return [sys.executable, *([] if here else ["-P"]), "-m", "vla_rl.cli.main"]
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a job. A signal that comes just before a wait without a limit is heeded only after it."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(HEED_S)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
