@@ -36,7 +36,7 @@ gl: setup ## check off-screen rendering; install the one package it needs where 
 run: gl ## the quickstart: three GRPO steps on real episodes, evaluated before and after
 	@$(BIN)/vla-rl train experiment=quickstart
 
-test: gl ## the registered experiments are verified, then the test suite (some nine minutes on two cores; JOBS=1 runs it in one process)
+test: gl ## the registered experiments are verified, then the test suite (some eleven minutes on two cores; JOBS=1 runs it in one process)
 	@$(BIN)/vla-rl prereg verify --all
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
