@@ -40,7 +40,7 @@ if ! grep -q "$(cat /proc/sys/kernel/random/boot_id)" "$folder/ledger.jsonl"; th
     if has launched; then seen=training; fi
     if has look; then seen=outcomes; fi
     vla_rl prereg amend "$id" --repin --kind operational --data-seen "$seen" \
-        --reason "launched on another machine: its torch, transformers and other packages" || true
+        --reason "launched on another machine: its packages, and its code if that has changed since" || true
     commit "Pin this machine"
 fi
 has activated || vla_rl prereg activate "$id"

@@ -29,9 +29,6 @@ claim:
   data_seen: nothing
 arms:
   - {label: seed1, set: {run.seed: 1}}
-constants: {anchor: null}
-deferred:
-  - {id: anchor, read: anchor, by: main}
 measurements:
   - {id: before, policy: base, played_by: read, seeds: 10990-10991, temperature: 0.0}
   - {id: after, policy: trained, played_by: read, seeds: 10990-10991, temperature: 0.0, arm: "*"}
@@ -46,6 +43,9 @@ reads:
       after: after
       metric: progress_final_cm
       after_arms: [baseline, seed1]
+budget: {wall_h: 1.0, expected: {main: {wall_h: 0.1}}}
+"""
+SETTLED = """\
   - id: anchor
     role: record
     question: How far does the base bring the boat?
@@ -55,8 +55,10 @@ reads:
     question: Does any scene end below that?
     rule:
       {kind: threshold, measurement: after0, metric: progress_final_cm, statistic: min, comparator: below, line: anchor}
-budget: {wall_h: 1.0, expected: {main: {wall_h: 0.1}}}
-"""
+constants: {anchor: null}
+deferred:
+  - {id: anchor, read: anchor, by: main}
+"""  # a constant that is read before anything is launched
 
 
 def run(place: Path, *command: str, code: int = 0) -> str:
@@ -73,20 +75,65 @@ def vla_rl(place: Path, *arguments: str) -> str:
     return run(place, sys.executable, "-m", "vla_rl.cli.main", *arguments)
 
 
-@pytest.mark.slow  # two runs, three evaluations and half a dozen programs
-def test_a_frozen_experiment_runs_whole_without_history_and_is_taken_over(tmp_path):
-    here, there, unpacked = (tmp_path / name for name in ("here", "there", "unpacked"))
+def frozen(tmp_path: Path, draft: str) -> Path:
+    """A checkout with a frozen E9."""
+    here = tmp_path / "here"
     run(tmp_path, "git", "clone", "-q", str(ROOT), str(here))
     for key in ("user.name", "user.email"):
         run(here, "git", "config", key, "ada@localhost")
     (here / "experiments/E9").mkdir()
-    (here / "experiments/E9/draft.yaml").write_text(DRAFT)
+    (here / "experiments/E9/draft.yaml").write_text(draft)
     vla_rl(here, "prereg", "freeze", "E9", *TINY)
     run(here, "git", "add", "experiments/E9")
     run(here, "git", "commit", "-qm", "Freeze E9")
-    run(here, "git", "archive", "-o", str(tmp_path / "copy.tar"), "HEAD")
-    with tarfile.open(tmp_path / "copy.tar") as copy:
+    return here
+
+
+def copied(here: Path, there: Path) -> Path:
+    """What is committed, without history."""
+    run(here, "git", "archive", "-o", f"{there}.tar", "HEAD")
+    with tarfile.open(f"{there}.tar") as copy:
         copy.extractall(there, filter="data")
+    return there
+
+
+LAUNCHED_ELSEWHERE = """
+from pathlib import Path
+from vla_rl.prereg.folder import Folder
+
+folder = Folder(Path("experiments"), "E9")
+last = folder.ledger.read()[-1]
+data = {
+    "attempt": 1, "rung": "main", "arm": "baseline", "run": "outputs/prereg/E9/main-baseline/attempt_01",
+    "resume": False, "exploratory": False, "set": {}, "on_gpu": False, "gpus": 0,
+    "process": {"node": "elsewhere", "boot": "another", "pid": 7, "started": 7},
+}
+folder.ledger.append("launched", data, registration=last.registration, config=last.config)
+"""
+
+
+@pytest.mark.slow  # a clone and some ten programs
+def test_a_second_machine_pins_itself_and_says_that_training_was_seen(tmp_path):
+    """The first one was lost with what it had launched, and the code has changed since."""
+    there, script = copied(frozen(tmp_path, DRAFT), tmp_path / "there"), "scripts/registered_elsewhere.sh"
+    command = (script, "E9", str(tmp_path / "results"), "hydra/launcher=nothing")
+    run(there, *command, code=2)
+    earlier = set((there / "experiments/E9/amendments").iterdir())
+    run(there, sys.executable, "-c", LAUNCHED_ELSEWHERE)
+    vla_rl(there, "prereg", "lost", "E9", "1", "--hours", "0.01", "--reason", "the machine was taken away")
+    with open(there / "src/vla_rl/seeds.py", "a") as source:
+        source.write("# changed since\n")
+    run(there, *command, code=2)
+    (made,) = set((there / "experiments/E9/amendments").iterdir()) - earlier
+    text = made.read_text()
+    assert all(told in text for told in ("data_seen: training\n", "kind: operational\n", "pins.code.package_tree\n"))
+    assert "E9: ok" in vla_rl(there, "prereg", "verify", "E9")
+
+
+@pytest.mark.slow  # two runs, three evaluations and half a dozen programs
+def test_a_frozen_experiment_runs_whole_without_history_and_is_taken_over(tmp_path):
+    here, unpacked = frozen(tmp_path, DRAFT.replace("budget:", SETTLED + "budget:")), tmp_path / "unpacked"
+    there = copied(here, tmp_path / "there")
 
     script = "scripts/registered_elsewhere.sh"
     assert "without hydra/launcher jobs run one after the other" in run(
